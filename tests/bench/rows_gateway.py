@@ -20,7 +20,7 @@ REQUESTS = 10
 
 def gateway(bench: Bench) -> list[Row]:
     """Requests through the gateway compared with requests to the head."""
-    measured = bench.script("gateway", f"--pairs={bench.pairs}", *(["--quick"] if bench.quick else []))
+    measured = bench.gateway(f"--pairs={bench.pairs}", *(["--quick"] if bench.quick else []))
     allowed = [(ours, max(1.1 * theirs, theirs + 0.05)) for ours, theirs in measured["submit"]]
     return [
         Row("gateway-submit: submit_job through the gateway by the bare head's time plus 50 ms", "s", allowed, 1.0),
@@ -31,7 +31,7 @@ def gateway(bench: Bench) -> list[Row]:
 def burst(bench: Bench) -> list[Row]:
     """Many jobs at once, through the gateway and through the bare head."""
     count = QUICK_BURST if bench.quick else BURST
-    measured = bench.script("burst", f"--pairs={bench.long_pairs}", f"--jobs={count}")
+    measured = bench.gateway(f"--pairs={bench.long_pairs}", f"--burst={count}")
     accepted = [(ours[0], 3.0) for ours, _ in measured]
     rates = [(count / ours[1], count / theirs[1]) for ours, theirs in measured]
     return [

@@ -120,11 +120,9 @@ class Bench:
             raise NotMeasuredError(f"`{' '.join(words)}` failed:\n{printed.stdout[-3000:]}{printed.stderr[-1000:]}")
         return json.loads(printed.stdout.splitlines()[-1])
 
-    def script(self, name: str, *arguments: str) -> Any:
-        """Run a script in the notebook, outside of jobs, and return what it measured."""
-        for file in ("harness.py", f"scripts/{name}.py"):
-            self._copy("notebook", file)
-        printed = self.stack.execute("notebook", "python", f"{FOLDER}/{name}.py", *arguments).stdout
+    def gateway(self, *options: str) -> Any:
+        """Run `scripts/gateway.py` in the notebook, outside of jobs, and return what it measured."""
+        printed = self.stack.execute("notebook", "python", f"{FOLDER}/gateway.py", *options).stdout
         return json.loads(printed.rpartition(RESULT)[2])
 
     # --- Failures ---
@@ -165,6 +163,9 @@ class Bench:
         for service in ("notebook", WORKERS[0]):
             self._copy(service, "scripts/stopwatch.py")
         self._copy(WORKERS[0], "scripts/trivial_torchrun.py")
+        # Once, because several measurements of `--quick` may run the script at the same time.
+        for file in ("harness.py", "scripts/gateway.py"):
+            self._copy("notebook", file)
 
     def clean_up(self) -> None:
         for service in ("notebook", WORKERS[0]):

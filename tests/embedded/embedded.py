@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from mlplatform.client.jobs import Jobs
+from mlplatform.contract import TAG_JOB
 from mlplatform.local import processes as local_processes
 from mlplatform.local.instance import Home
 from mlplatform.local.platform import LocalPlatform
@@ -44,6 +46,18 @@ def listening(members: list[psutil.Process]) -> set[tuple[str, int]]:
                 if connection.status == psutil.CONN_LISTEN
             }
     return found
+
+
+def runs_of(job_id: str) -> Any:
+    """MLflow's entities of a job's runs in all experiments, by their start."""
+    import mlflow
+
+    return mlflow.search_runs(
+        search_all_experiments=True,
+        filter_string=f"tags.`{TAG_JOB}` = '{job_id}'",
+        order_by=["start_time ASC"],
+        output_format="list",
+    )
 
 
 def succeeded(jobs: Jobs, job_id: str, seconds: float = 120) -> str:

@@ -26,7 +26,7 @@ def wheel(
             archive.writestr(file, text)
         archive.writestr(f"{info}/METADATA", metadata + "".join(f"Requires-Dist: {need}\n" for need in needs))
         archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
-        archive.writestr(f"{info}/RECORD", "")
+        archive.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in [*archive.namelist(), f"{info}/RECORD"]))
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 import psutil
 import pytest
-from embedded import JOBS, command, processes
-from mlflow import MlflowClient
+from embedded import JOBS, command, processes, runs_of
 from waiting import wait_for
 
 from mlplatform.client.jobs import Attempt, Jobs, report_in
-from mlplatform.contract import TAG_JOB, TAG_ROLE
+from mlplatform.contract import TAG_ROLE
 from mlplatform.local.instance import Home
 from mlplatform.local.platform import LocalPlatform
 from mlplatform.settings.job import Settings
@@ -93,10 +92,7 @@ def test_restarted_training_resumed_from_checkpoint(survivor: Survivor) -> None:
 
 
 def test_restarted_training_has_one_run_and_complete_log(survivor: Survivor, environment: Settings) -> None:
-    client = MlflowClient()
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    wanted = f"tags.`{TAG_JOB}` = '{survivor.job_id}' and tags.`{TAG_ROLE}` = 'job'"
-    (run,) = client.search_runs(experiments, wanted)
+    (run,) = [run for run in runs_of(survivor.job_id) if run.data.tags.get(TAG_ROLE) == "job"]
     assert run.info.status == "FINISHED"
     with Jobs(environment) as jobs:
         assert jobs.logs(survivor.job_id) == "".join(f"{line}\n" for line in survivor.log), "followed over both crashes"

@@ -1,8 +1,6 @@
 """Runs record their job, commit and uncommitted changes, however the job was submitted."""
 
 import os
-import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +9,10 @@ import pytest
 from embedded import succeeded
 from waiting import wait_for
 
-from mlplatform import contract
 from mlplatform.client.jobs import Jobs
-from mlplatform.settings import environment as settings_environment
 from mlplatform.settings.job import Settings
 from mlplatform.tracking import server, system_metrics
 
-PLAIN = Path(__file__).parents[1] / "scripts" / "plain.py"
 TRACKED = "import mlplatform\nwith mlplatform.job_run(experiment='identity'):\n    pass\n"
 
 
@@ -26,57 +21,16 @@ def dirty(tmp_path: Path) -> tuple[Path, str]:
     """A repository with a change, an untracked file and an ignored one; and its commit."""
     folder = tmp_path / "repository"
     folder.mkdir()
-    for name, text in (("plain.py", "one"), (".gitignore", "*.pt\n")):
+    for name, text in (("old.py", "one"), (".gitignore", "*.pt\n")):
         (folder / name).write_text(text)
     git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b"]
     for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message=one"]):
         subprocess.run([*git, *words], check=True)
-    (folder / "plain.py").write_text(PLAIN.read_text())
+    (folder / "old.py").write_text("two")
     (folder / "new.py").write_text(TRACKED)
     (folder / "weights.pt").write_text("not code")
     head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
     return folder, head.stdout.strip()
-
-
-@pytest.mark.usefixtures("environment")
-def test_plain_ray_submission_tags_job_user_and_commit(dirty: tuple[Path, str], reached: Settings) -> None:
-    from mlflow import MlflowClient
-
-    folder, commit = dirty
-    command = [str(Path(sys.executable).parent / "ray"), *shlex.split("job submit --working-dir . -- python plain.py")]
-    env = {
-        **{
-            name: value
-            for name, value in settings_environment.environment().items()
-            if not name.startswith("MLPLATFORM_")
-        },
-        "RAY_JOB_SUBMIT_HOOK": "mlplatform.client.submit_hook.add_to_submission",
-        "MLPLATFORM_USER": "ada",
-    }
-    done = subprocess.run(
-        command,
-        env=env,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    job_id = re.findall(r"raysubmit_\w+", done.stdout)[0]
-    found = re.findall(r"(driver|task)'s run (\w+)", done.stdout)
-    assert [where for where, _ in found] == ["driver", "task"], done.stdout[-3000:]
-    for _, run_id in found:
-        tags = MlflowClient().get_run(run_id).data.tags
-        assert tags["mlplatform.job_id"] == job_id
-        assert tags["mlplatform.attempt"] == "1"
-        assert tags["mlplatform.node"]
-        assert tags["mlflow.user"] == "ada"
-        assert tags["mlflow.source.git.commit"] == commit
-        assert contract.TAG_ROLE not in tags
-    assert server.find_run(job_id) is None, "a run that user code starts became the job's own run"
-    with Jobs(reached) as jobs:
-        assert jobs.get(job_id).user == "ada"
 
 
 @pytest.mark.usefixtures("environment")

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from embedded import CURRENT_TEST
+from embedded import CURRENT_TEST, runs_of
 from waiting import wait_for
 
 from mlplatform import contract
@@ -93,7 +93,7 @@ def test_signal_ends_run_as_killed(environment: Settings) -> None:
 
 
 def test_failed_run_has_traceback_and_next_attempt_rejoins() -> None:
-    from mlflow import MlflowClient, artifacts
+    from mlflow import artifacts
 
     failed = start(FAILS, "retried")
     _, output = failed.communicate(timeout=60)
@@ -114,8 +114,7 @@ def test_failed_run_has_traceback_and_next_attempt_rejoins() -> None:
     assert second.info.status == "FINISHED"
     assert second.data.tags["mlplatform.attempt"] == "2"
     assert second.data.params == {"lr": "1", "depth": "3"}
-    everywhere = [experiment.experiment_id for experiment in MlflowClient().search_experiments()]
-    assert len(MlflowClient().search_runs(everywhere, "tags.`mlplatform.job_id` = 'retried'")) == 1
+    assert len(runs_of("retried")) == 1
 
 
 def test_run_config_opens_and_ends_job_run() -> None:
@@ -131,14 +130,11 @@ def test_run_config_opens_and_ends_job_run() -> None:
 
 
 def test_training_points_go_to_enclosing_run() -> None:
-    from mlflow import MlflowClient
-
     for attempt, end in (("1", 9), ("2", 0)):
         program = start(OPENS_ITS_OWN, "own-run", MLPLATFORM_ATTEMPT=attempt)
         _, errors = program.communicate(timeout=60)
         assert program.returncode == end, errors
-    everywhere = [experiment.experiment_id for experiment in MlflowClient().search_experiments()]
-    runs = MlflowClient().search_runs(everywhere, "tags.`mlplatform.job_id` = 'own-run'", order_by=["start_time ASC"])
+    runs = runs_of("own-run")
     assert [run.data.metrics.get("loss") for run in runs] == [2.0, None]
     assert [run.info.status for run in runs] == ["FINISHED", "FINISHED"]
 
@@ -169,16 +165,6 @@ EXPERIMENT = "rejoined"
 """Of the tests of attempts; other tests check that 'elsewhere' does not exist."""
 
 
-def runs_of(job_id: str, experiment: str) -> list[str]:
-    """Ids of a job's runs in an experiment that were not deleted."""
-    from mlflow import MlflowClient
-
-    client = MlflowClient()
-    (found,) = client.search_experiments(filter_string=f"name = '{experiment}'")
-    runs = client.search_runs([found.experiment_id], f"tags.`{contract.TAG_JOB}` = '{job_id}'")
-    return [run.info.run_id for run in runs]
-
-
 def attempt(number: int, job_id: str) -> None:
     program = SUCCEEDS.replace("elsewhere", EXPERIMENT)
     assert start(program, job_id, MLPLATFORM_ATTEMPT=str(number)).wait(timeout=60) == 0
@@ -193,7 +179,7 @@ def test_first_attempt_rejoins_run_opened_at_same_moment() -> None:
     experiment_id = experiment.experiment_id if experiment else client.create_experiment(EXPERIMENT)
     other = client.create_run(experiment_id, start_time=1000, tags=tags)
     attempt(1, "simultaneous")
-    assert runs_of("simultaneous", EXPERIMENT) == [other.info.run_id]
+    assert [run.info.run_id for run in runs_of("simultaneous")] == [other.info.run_id]
     assert client.get_run(other.info.run_id).data.metrics == {"loss": 1.0}
 
 
@@ -201,13 +187,13 @@ def test_later_attempt_finds_run_by_reference(environment: Settings) -> None:
     from mlflow import MlflowClient
 
     attempt(1, "referenced")
-    (run_id,) = runs_of("referenced", EXPERIMENT)
+    (run_id,) = (run.info.run_id for run in runs_of("referenced"))
     stored = run_reference.RunReference(str(environment.tracking_uri), run_id)
     assert run_reference.read("referenced") == stored
     # No search finds it without this tag.
     MlflowClient().delete_tag(run_id, contract.TAG_ROLE)
     attempt(2, "referenced")
-    assert runs_of("referenced", EXPERIMENT) == [run_id]
+    assert [run.info.run_id for run in runs_of("referenced")] == [run_id]
 
 
 @pytest.mark.parametrize("damage", ["deleted run", "other server", "no JSON"])
@@ -216,7 +202,7 @@ def test_outdated_reference_is_replaced_or_ignored(environment: Settings, damage
 
     job_id = damage.replace(" ", "-").lower()
     attempt(1, job_id)
-    (run_id,) = runs_of(job_id, EXPERIMENT)
+    (run_id,) = (run.info.run_id for run in runs_of(job_id))
     if damage == "deleted run":
         MlflowClient().delete_run(run_id)
     elif damage == "other server":
@@ -224,31 +210,24 @@ def test_outdated_reference_is_replaced_or_ignored(environment: Settings, damage
     else:
         (Path(environment.storage) / job_id / run_reference.NAME).write_text("{")
     attempt(2, job_id)
-    (rejoined,) = runs_of(job_id, EXPERIMENT)
-    assert (rejoined == run_id) == (damage != "deleted run")
+    (rejoined,) = runs_of(job_id)
+    assert (rejoined.info.run_id == run_id) == (damage != "deleted run")
 
 
-def test_mlflow_outage_does_not_hide_job_error(closed_address: str) -> None:
-    failed = start(LOSES_MLFLOW.format(address=closed_address), "lost", MLFLOW_HTTP_REQUEST_MAX_RETRIES="0")
+def test_mlflow_outage_does_not_hide_job_error(closed_port: int) -> None:
+    program = LOSES_MLFLOW.format(address=f"http://127.0.0.1:{closed_port}")
+    failed = start(program, "lost", MLFLOW_HTTP_REQUEST_MAX_RETRIES="0")
     _, output = failed.communicate(timeout=60)
     assert failed.returncode == 1
     assert output.strip().endswith("ValueError: the data is missing")
 
 
-def test_wrong_tracking_address_fails_within_seconds(closed_address: str) -> None:
-    done = start(SUCCEEDS, "unreachable", MLFLOW_TRACKING_URI=closed_address)
+def test_wrong_tracking_address_fails_within_seconds(closed_port: int) -> None:
+    address = f"http://127.0.0.1:{closed_port}"
+    done = start(SUCCEEDS, "unreachable", MLFLOW_TRACKING_URI=address)
     _, output = done.communicate(timeout=30)
     assert done.returncode == 1
-    assert f"UnreachableError: MLflow at {closed_address} (MLFLOW_TRACKING_URI) does not answer" in output
-
-
-@pytest.fixture
-def closed_address() -> str:
-    import socket
-
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+    assert f"UnreachableError: MLflow at {address} (MLFLOW_TRACKING_URI) does not answer" in output
 
 
 def test_resent_points_arrive_once_and_in_order(environment: Settings, tmp_path: Path) -> None:
@@ -269,8 +248,8 @@ def test_resent_points_arrive_once_and_in_order(environment: Settings, tmp_path:
     assert mlflow.MlflowClient().get_run(run.info.run_id).data.metrics["accuracy"] == 0.9
 
 
-def test_queueing_metrics_does_not_block_on_server(closed_address: str) -> None:
-    writer = MetricWriter("0" * 32, closed_address)
+def test_queueing_metrics_does_not_block_on_server(closed_port: int) -> None:
+    writer = MetricWriter("0" * 32, f"http://127.0.0.1:{closed_port}")
     for step in range(1000):
         writer.put([Point("loss", 1.0, step, step)])
     assert len(writer.pending()) == 1000, "queued points were dropped before the server answered"

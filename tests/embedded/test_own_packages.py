@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 from embedded import succeeded
+from package_index import wheel
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.settings.environment import environment
@@ -23,24 +23,17 @@ print(ray.get(ray.remote(lambda: __import__("ours").GREETING).remote()), flush=T
 """
 
 
-def wheel(folder: Path) -> Path:
-    """Write a wheel with one module."""
-    file, info = folder / "ours-1.0-py3-none-any.whl", "ours-1.0.dist-info"
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("ours.py", "GREETING = 'installed for this job'\n")
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: ours\nVersion: 1.0\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in [*archive.namelist(), f"{info}/RECORD"]))
-    return file
-
-
 @pytest.mark.nightly
 def test_job_installs_wheel_without_network(reached: Settings, tmp_path: Path) -> None:
     folder = tmp_path / "job"
     folder.mkdir()
     (folder / "train.py").write_text(SCRIPT)
+    wheel(tmp_path, "ours", "1.0", files={"ours.py": "GREETING = 'installed for this job'\n"})
     # Most of the time, Ray copies this platform's environment, 7 GB.
-    pip = {"packages": [str(wheel(tmp_path))], "pip_install_options": ["--no-index", "--no-deps"]}
+    pip = {
+        "packages": [str(tmp_path / "ours/ours-1.0-py3-none-any.whl")],
+        "pip_install_options": ["--no-index", "--no-deps"],
+    }
     command = (Path(sys.executable).parent / "ray", "job", "submit", "--no-wait", "--submission-id", "own-package")
     options = ("--working-dir", folder, "--runtime-env-json", json.dumps({"pip": pip}), "--", "python", "train.py")
     subprocess.run([*command, *options], env=environment() | reached.environment(), check=True)

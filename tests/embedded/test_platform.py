@@ -17,7 +17,7 @@ from embedded import JOBS, command, listening, processes
 from waiting import wait_for
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.errors import AccessError, HostError, JobError
+from mlplatform.errors import AccessError, HostError
 from mlplatform.local.instance import Home
 from mlplatform.local.platform import LocalPlatform
 from mlplatform.local.processes import LOOPBACK, is_running
@@ -71,26 +71,6 @@ def test_mlflow_page_opens_on_training(reached: Settings) -> None:
         assert opened == mlflow.get("/").text
         (script,) = re.findall(r'<script defer="defer" src="([^"]+)">', opened)
         assert mlflow.get(f"/{script}").is_success
-
-
-def test_unknown_job_error_names_id(reached: Settings) -> None:
-    with Jobs(reached) as jobs:
-        for call in (jobs.get, jobs.logs, jobs.stop, jobs.wait):
-            with pytest.raises(JobError, match="There is no job 'none'"):
-                call("none")
-
-
-def test_stopped_job_is_listed_with_user(reached: Settings, tmp_path: Path) -> None:
-    (tmp_path / "hang.py").write_text("import signal\nprint('hanging', flush=True)\nsignal.pause()\n")
-    with Jobs(reached) as jobs:
-        job_id = jobs.submit("python hang.py", tmp_path, name="hang")
-        wait_for(lambda: "hanging" in jobs.logs(job_id), "the start of the job")
-        assert jobs.stop(job_id)
-        job = jobs.wait(job_id, timeout_s=60)
-        assert job.status == "STOPPED"
-        assert job.user == reached.user
-        assert job_id in [known.id for known in jobs.list()]
-        assert jobs.stop(job_id) is False
 
 
 @pytest.mark.nightly

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from embedded import succeeded
 from waiting import wait_for
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.local.instance import Home
 from mlplatform.local.platform import LocalPlatform
 from mlplatform.settings.job import Settings
-from mlplatform.warm import client, notes
+from mlplatform.warm import client
 
 pytestmark = pytest.mark.nightly
 
@@ -27,12 +28,10 @@ print("job", ray.get_runtime_context().get_job_id(), ray.get(ray.remote(lambda: 
 
 @dataclass
 class WarmPlatform:
-    """A platform with templates, the folder of their sockets, and the job that was run last."""
+    """A platform with templates, and the folder of their sockets."""
 
-    platform: LocalPlatform
     settings: Settings
     folder: Path
-    job_id: str = ""
 
     def starts(self, pattern: str) -> list[str | None]:
         """Return, for each start from a template whose name begins so, the reason for cold; None for warm."""
@@ -42,13 +41,6 @@ class WarmPlatform:
     def templates(self) -> set[str]:
         """Return the names of the templates that run."""
         return {path.stem for path in self.folder.glob("*.sock")}
-
-    def run(self, folder: Path, *words: str, environment: dict[str, str] | None = None) -> tuple[str, str]:
-        """Run a job; return its status and its log."""
-        with Jobs(self.settings) as jobs:
-            self.job_id = jobs.submit(["python", *words], folder, env=environment or {})
-            log = "\n".join(jobs.follow(self.job_id))
-            return jobs.get(self.job_id).status, log
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +55,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPlatform]:
         assert instance
         folder = Path(instance.ray_folder) / "warm"
         wait_for(lambda: (folder / "driver.sock").exists(), "the templates to be loaded")
-        yield WarmPlatform(platform, settings, folder)
+        yield WarmPlatform(settings, folder)
     finally:
         platform.down()
 
@@ -71,36 +63,21 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPlatform]:
 def run_task(warm: WarmPlatform, folder: Path) -> str:
     """Run a job with a task; return its ID in Ray, which the names of its templates contain."""
     (folder / "task.py").write_text(TASK)
-    status, log = warm.run(folder, "task.py")
-    assert status == "SUCCEEDED", log
+    with Jobs(warm.settings) as jobs:
+        log = succeeded(jobs, jobs.submit(["python", "task.py"], folder))
     return re.findall(r"^job (\w+) done$", log, re.MULTILINE)[0]
 
 
-def test_template_ends_with_its_job(warm: WarmPlatform, tmp_path: Path) -> None:
+def test_template_ends_with_its_job_while_next_is_ready(warm: WarmPlatform, tmp_path: Path) -> None:
     job = run_task(warm, tmp_path)
     wait_for(lambda: not any(job in name for name in warm.templates()), "the template of the job to end", 30)
-
-
-def test_template_of_next_job_is_ready(warm: WarmPlatform, tmp_path: Path) -> None:
-    number = int.from_bytes(bytes.fromhex(run_task(warm, tmp_path)), "little")
-    following = (number + 1).to_bytes(4, "little").hex()
+    following = (int.from_bytes(bytes.fromhex(job), "little") + 1).to_bytes(4, "little").hex()
     wait_for(lambda: any(following in name for name in warm.templates()), "the template of the next job", 30)
     before = len(warm.starts(f"job-{following}"))
     assert run_task(warm, tmp_path) == following
     started = warm.starts(f"job-{following}")[before:]
     assert started
     assert set(started) == {None}
-
-
-@pytest.mark.parametrize(
-    ("switch", "line"),
-    [("1", notes.WARM), ("0", f"{notes.COLD}warm start is off")],
-)
-def test_log_of_job_says_how_its_program_started(warm: WarmPlatform, tmp_path: Path, switch: str, line: str) -> None:
-    (tmp_path / "trivial.py").write_text("print('done')")
-    status, log = warm.run(tmp_path, "trivial.py", environment={client.SWITCH: switch})
-    assert status == "SUCCEEDED", log
-    assert log.splitlines().count(line) == 1
 
 
 def test_stopped_job_leaves_no_process(warm: WarmPlatform, tmp_path: Path) -> None:

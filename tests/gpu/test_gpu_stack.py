@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from gpu_host import needs
-from gpu_jobs import holding_gpu
+from gpu_jobs import holding_gpu, seconds
 from host import Stack, run, wait_for
 
 from mlplatform.client.jobs import Job, Jobs
@@ -114,13 +114,6 @@ class Halves:
     at_once: Sequence[Job]
     in_turn: Sequence[Job]
     shared: str
-
-
-def seconds(jobs: Sequence[Job]) -> float:
-    """Seconds from the start of the first job to the end of the last."""
-    starts, ends = [job.started for job in jobs if job.started], [job.ended for job in jobs if job.ended]
-    assert len(starts) == len(ends) == len(jobs)
-    return (max(ends) - min(starts)).total_seconds()
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,7 @@ build() {
   [ -e "$here/bases/$name/Dockerfile" ] || return 0
   digest=$(cd "$here/bases/$name" && find . -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-16)
   if current "$image" "$digest"; then return 0; fi
+  if grep -q '^FROM busybox:stand-in' "$here/bases/$name/Dockerfile"; then build busybox:stand-in; fi
   echo "building $image" >&2
   docker build --quiet --label "built-from=$digest" --build-arg "MAJOR=${major%%[.-]*}" --build-arg "TAG=$tag" \
     --build-arg "GOPROXY=${GOPROXY:-}" --tag "$image" "$here/bases/$name" >/dev/null ||

@@ -177,6 +177,25 @@ def team(stack: Stack) -> str:
 
 
 @pytest.fixture
+def owning_team(stack: Stack, team: str) -> Iterator[str]:
+    """The new team, with a guarantee of both GPUs during the test."""
+    administer(stack, "teams", "set", team, "--gpus", "2")
+    yield team
+    administer(stack, "teams", "set", team, "--gpus", "0")
+
+
+@pytest.fixture
+def started(jobs: Jobs) -> Iterator[list[str]]:
+    """Jobs of a test, which are stopped at its end."""
+    ids: list[str] = []
+    yield ids
+    for job_id in ids:
+        jobs.stop(job_id)
+    for job_id in ids:
+        jobs.wait(job_id, timeout_s=60)
+
+
+@pytest.fixture
 def people(stack: Stack, team: str, tmp_path: Path) -> Iterator[People]:
     """Alice, and as soon as the test names them her lead Lea, her team-mate Tom, and Bob of another team."""
     found = People(stack, team, tmp_path)

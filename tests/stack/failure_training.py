@@ -10,15 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 from figures import count
-from host import Stack, run, wait_for
+from host import SCRIPTS, Stack, run, wait_for
 
 from mlplatform.client.jobs import Jobs, report_in
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
 CHECKPOINT_EVERY = 3
 OUTAGE_SECONDS = 60
 HEALTHY_SECONDS = 120
@@ -72,7 +70,7 @@ def crash_until_healthy(stack: Stack, service: str) -> None:
 
 def container_state(stack: Stack, service: str) -> tuple[str, str]:
     """Start time and health of a service's container."""
-    (entry,) = [entry for entry in stack.containers() if entry["Name"] == f"/{stack.container(service)}"]
+    entry = stack.by_service()[service]
     return entry["State"]["StartedAt"], entry["State"]["Health"]["Status"]
 
 

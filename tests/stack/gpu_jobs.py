@@ -1,13 +1,13 @@
-"""Jobs that hold the GPUs which the stack's workers declare."""
+"""Jobs that hold the GPUs which the stack's workers declare, and the time that several jobs take."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from mlplatform.client.jobs import Jobs
+from mlplatform.client.jobs import Job, Jobs
 from mlplatform.scheduling.resources import Resources
 
 _BOUND_S = 60
@@ -29,3 +29,10 @@ def holding_gpu(jobs: Jobs, count: int) -> Iterator[list[str]]:
             jobs.stop(job_id)
         for job_id in started:
             jobs.wait(job_id, timeout_s=_BOUND_S)
+
+
+def seconds(jobs: Sequence[Job]) -> float:
+    """Seconds from the start of the first job to the end of the last."""
+    starts, ends = [job.started for job in jobs if job.started], [job.ended for job in jobs if job.ended]
+    assert len(starts) == len(ends) == len(jobs)
+    return (max(ends) - min(starts)).total_seconds()

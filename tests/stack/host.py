@@ -7,7 +7,8 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from mlplatform.settings.stack import StackSettings
 from mlplatform.stack.env import client_settings
 
 CHECKOUT = Path(__file__).parents[2]
+SCRIPTS = CHECKOUT / "tests/scripts"
 
 # All differences from .env.example: another prefix and other ports, so that a developer's stack may run at the same
 # time; a person who is none of the containers' accounts; a GPU that each worker only declares; webhooks to a receiver
@@ -49,6 +51,8 @@ ENV = {
     "PROMETHEUS_PORT": "19090",
     "HUB_PORT": "15820",
 }
+
+GRACE_S = int(ENV["GRACE_SECONDS"])
 
 _T = TypeVar("_T")
 
@@ -138,6 +142,16 @@ class Stack:
         kept = [line for line in lines if line.split("=")[0] not in values]
         (self.root / ".env").write_text("\n".join(kept + [f"{key}={value}" for key, value in values.items()]) + "\n")
 
+    @contextmanager
+    def changed(self, **values: str) -> Iterator[None]:
+        """Other values in `.env`, as a person edits it, until the block ends."""
+        before = (self.root / ".env").read_text()
+        self.set_env(**values)
+        try:
+            yield
+        finally:
+            (self.root / ".env").write_text(before)
+
     def make(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return run("make", *arguments, cwd=self.root, check=check)
 
@@ -177,10 +191,23 @@ class Stack:
         ids = run("docker", "ps", "--all", "--quiet", "--filter", project).stdout.split()
         return json.loads(run("docker", "inspect", *ids).stdout) if ids else []
 
-    def address(self, service: str) -> str:
-        """Address of a service's container on the first of its networks, at which this host reaches it."""
-        (found,) = (entry for entry in self.containers() if entry["Name"] == f"/{self.container(service)}")
-        return next(iter(found["NetworkSettings"]["Networks"].values()))["IPAddress"]
+    def by_service(self) -> dict[str, dict[str, Any]]:
+        """Output of `docker inspect` for each container, by its service."""
+        return {entry["Config"]["Labels"]["com.docker.compose.service"]: entry for entry in self.containers()}
+
+    def running(self) -> dict[str, dict[str, Any]]:
+        """Output of `docker inspect` for each container that runs, by its service."""
+        return {service: entry for service, entry in self.by_service().items() if entry["State"]["Running"]}
+
+    def addresses(self, service: str) -> list[str]:
+        """Addresses of a service's container on its networks, at which this host reaches it."""
+        networks = self.by_service()[service]["NetworkSettings"]["Networks"]
+        return [network["IPAddress"] for network in networks.values()]
+
+    def problems(self) -> list[str]:
+        """Problems that `mlplatform doctor` finds."""
+        found = run(str(CHECKOUT / ".venv/bin/mlplatform"), "doctor", "--json", check=False, cwd=self.root).stdout
+        return [finding["problem"] for finding in json.loads(found)]
 
     def unhealthy(self) -> list[str]:
         """Containers that are neither healthy nor one-shots that exited with 0; a stack without containers is one."""
@@ -224,15 +251,19 @@ class Stack:
     @property
     def s3(self) -> Any:
         """A client of the object store's owner."""
+        return self.s3_of("owner")
+
+    def s3_of(self, role: str) -> Any:
+        """A client of the object store with the account of a role."""
         import boto3
 
-        client = client_settings(self.root)
-        key, secret = "root", self.secret("store_root_password")
-        if not self.own_store:
-            key, secret = read_s3_account(self.root / "secrets" / "s3_owner")
+        if role == "owner" and self.own_store:
+            key, secret = "root", self.secret("store_root_password")
+        else:
+            key, secret = read_s3_account(self.root / "secrets" / f"s3_{role}")
         return boto3.client(
             "s3",
-            endpoint_url=client.s3_endpoint,
+            endpoint_url=client_settings(self.root).s3_endpoint,
             aws_access_key_id=key,
             aws_secret_access_key=secret,
             region_name="us-east-1",

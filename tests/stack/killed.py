@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from failure_training import SCRIPTS, nothing_is_lost, reports, starts, step
+import pytest
+from failure_training import nothing_is_lost, reports, starts, step
 from figures import count
-from host import Stack, wait_for
+from host import SCRIPTS, Stack, wait_for
 
 from mlplatform.client.jobs import ENDED, Jobs
 
@@ -22,8 +23,11 @@ STEPS, PAUSE = 300, 4.0
 RESTARTS = 60
 """A killed change and its repetition restart Ray up to three times."""
 
-IN_A_ROW = (5, 5)
-"""Ten kills at random moments: so many of one change, which the same command continues each time, and completes."""
+KILLS = [
+    pytest.param((1,), marks=pytest.mark.timeout(1800)),
+    pytest.param((5, 5), marks=[pytest.mark.nightly, pytest.mark.timeout(3600)]),
+]
+"""Kills at random moments: so many of each change, which the same command continues each time, and completes."""
 
 
 class Training:
@@ -57,8 +61,8 @@ def killed_and_repeated(
     rng: random.Random,
     longest: float,
     verb: str,
-    meanwhile: Callable[[], Any] = lambda: None,
-    in_a_row: int = 1,
+    meanwhile: Callable[[], Any],
+    in_a_row: int,
 ) -> int:
     """Kill `make verb` with all of its processes at random moments, and run the same command again until it ends.
 

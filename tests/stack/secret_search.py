@@ -27,7 +27,8 @@ def values(folder: Path) -> dict[str, str]:
         for line in file.read_text().splitlines():
             if line.lstrip().startswith("#"):
                 continue  # a form to fill in, not a secret
-            value = re.split(r"\s*[=:]\s*", line)[-1].strip()
+            # Without the padding of base64, which would separate nothing.
+            value = re.split(r"\s*[=:]\s*", line.rstrip("= "))[-1].strip()
             if len(value) >= 30:
                 found[f"{file.name} {value[:3]}..."] = value
     assert found, "this looks for the secrets in the wrong place"
@@ -36,10 +37,8 @@ def values(folder: Path) -> dict[str, str]:
 
 def of_services(stack: Stack, *services: str) -> list[dict[str, Any]]:
     """Output of `docker inspect` for the containers of some services, all of which must exist."""
-    names = {f"/{stack.container(service)}" for service in services}
-    found = [entry for entry in stack.containers() if entry["Name"] in names]
-    assert len(found) == len(names)
-    return found
+    found = stack.by_service()
+    return [found[service] for service in services]
 
 
 def shown_by(containers: Iterable[dict[str, Any]], docker: Docker = first_engine) -> dict[str, str]:

@@ -6,14 +6,12 @@ import json
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import yaml
 from alertmanager_example import EXAMPLE, uncommented
-from host import Stack, run, wait_for
+from host import SCRIPTS, Stack, run, wait_for
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
 RECEIVER = "alert-receiver"
 SMTP_PORT, HTTP_PORT = 8025, 8026
 TO = "operators@example.org"

@@ -18,7 +18,6 @@ import pytest
 from backup_archive import archive, snapshots
 from failure_training import (
     CHECKPOINT_EVERY,
-    SCRIPTS,
     after_a_checkpoint,
     crash_until_healthy,
     hurried,
@@ -27,7 +26,7 @@ from failure_training import (
     step,
     submit,
 )
-from host import CHECKOUT, Stack, Trained, run, wait_for
+from host import SCRIPTS, Stack, Trained, wait_for
 from persons import Person
 from releases import FIXTURES, evidence
 from secret_search import values
@@ -167,8 +166,7 @@ def test_restored_stack_has_everything_and_resumes_jobs(
     wait_for(lambda: list(kept.iterdir()) if kept.exists() else [], "a backup by the timer", 180)
     wait_for(lambda: published(moved, "success_timestamp") > 0, "the time of the backup among the metrics", 60)
     assert published(moved, "interval") == 24 * 3600
-    doctor = run(str(CHECKOUT / ".venv/bin/mlplatform"), "doctor", "--json", check=False, cwd=moved.root).stdout
-    problems = [finding["problem"] for finding in json.loads(doctor)]
+    problems = moved.problems()
     assert not [problem for problem in problems if "backup" in problem or "could not run" in problem], problems
     crash_until_healthy(moved, "backup-timer")
 
@@ -275,10 +273,8 @@ def all_steps_are_kept(stack: Stack, jobs: Jobs, job_id: str, saved: dict[str, i
 
 @pytest.fixture
 def every_backup_is_kept(stack: Stack) -> Iterator[None]:
-    before = (stack.root / ".env").read_text()
-    stack.set_env(BACKUP_KEEP_DAILY="0", BACKUP_KEEP_WEEKLY="0", BACKUP_KEEP_MONTHLY="0")
-    yield
-    (stack.root / ".env").write_text(before)
+    with stack.changed(BACKUP_KEEP_DAILY="0", BACKUP_KEEP_WEEKLY="0", BACKUP_KEEP_MONTHLY="0"):
+        yield
 
 
 @pytest.mark.nightly

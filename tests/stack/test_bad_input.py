@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from host import Stack, run
 
@@ -13,7 +11,7 @@ def refusal(stack: Stack, *arguments: str, **values: str) -> str:
     """Error output of a rejected `make up` with other values in `.env`, after checking that it started nothing."""
     before = {entry["Id"] for entry in stack.containers()}
     command = (str(stack.root / ".venv/bin/mlplatform"), "stack", "up", *arguments)
-    with changed(stack, **values):
+    with stack.changed(**values):
         result = run(*command, cwd=stack.root, check=False)
     assert result.returncode != 0, result.stdout
     assert "Traceback" not in result.stderr, result.stderr
@@ -25,17 +23,6 @@ def environment(**values: str) -> dict[str, str]:
     from mlplatform.settings.environment import environment
 
     return {**environment(), **values}
-
-
-@contextmanager
-def changed(stack: Stack, **values: str) -> Iterator[None]:
-    """Other values in `.env`, as a person edits it."""
-    before = (stack.root / ".env").read_text()
-    stack.set_env(**values)
-    try:
-        yield
-    finally:
-        (stack.root / ".env").write_text(before)
 
 
 def test_port_in_use_error_names_port_and_setting(checkout: Stack) -> None:

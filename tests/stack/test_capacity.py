@@ -6,8 +6,7 @@ import uuid
 from datetime import UTC, datetime
 
 import pytest
-from failure_training import SCRIPTS
-from host import Stack, wait_for
+from host import SCRIPTS, Stack, wait_for
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.scheduling.resources import Resources, WorkerGroup

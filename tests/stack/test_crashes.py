@@ -15,16 +15,10 @@ UNUSED = {"alertmanager", "grafana", "notebook", "postgres-exporter", "prometheu
 """Services that no training uses."""
 
 
-def long_running(stack: Stack) -> set[str]:
-    """Services whose containers run, which a new one joins without a change here."""
-    label = "com.docker.compose.service"
-    return {entry["Config"]["Labels"][label] for entry in stack.containers() if entry["State"]["Running"]}
-
-
 @pytest.mark.timeout(3600)
 @pytest.mark.nightly
 def test_training_survives_crash_of_each_service_it_uses(stack: Stack, jobs: Jobs) -> None:
-    services = sorted(long_running(stack) - UNUSED)
+    services = sorted(stack.running().keys() - UNUSED)
     # A step per second, for longer than the crashes take; those that remain are hurried.
     steps = 80 * len(services)
     job_id = submit(jobs, steps, 1)
@@ -38,6 +32,6 @@ def test_training_survives_crash_of_each_service_it_uses(stack: Stack, jobs: Job
 
 @pytest.mark.nightly
 def test_other_services_are_healthy_again_after_crash(stack: Stack) -> None:
-    for service in sorted(UNUSED & long_running(stack)):
+    for service in sorted(UNUSED & stack.running().keys()):
         crash_until_healthy(stack, service)
     whole_again(stack)

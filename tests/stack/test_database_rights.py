@@ -61,12 +61,10 @@ STATEMENTS: dict[str, tuple[str, tuple[str, ...]]] = {
 @pytest.fixture(scope="module")
 def postgres(running: Stack) -> dict[str, Any]:
     """Address of the server, and each role's password."""
-    name = running.container("postgres")
-    address = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
     files = {role: running.root / "secrets" / f"postgres_{role}" for role in (*OWNERS, "backup")}
     passwords = {role: read_postgres_service(file)[1] for role, file in files.items()}
     passwords |= {"exporter": running.secret("postgres_exporter_password"), "stranger": uuid.uuid4().hex}
-    return {"host": run("docker", "inspect", "--format", address, name).stdout.strip(), "passwords": passwords}
+    return {"host": running.addresses("postgres")[0], "passwords": passwords}
 
 
 @contextmanager

@@ -64,8 +64,6 @@ def small_disks(stack: Stack, tmp_path: Path) -> Iterator[dict[str, SmallDisk]]:
     """The volumes of MinIO and Postgres on small disks with their contents, which are copied back afterwards."""
     if os.geteuid() or run("losetup", "--find", check=False).returncode:
         pytest.skip("needs root and a free loop device, to fill disks of its own")
-    before = (stack.root / ".env").read_text()
-    stack.set_env(DISK_RESERVE_GB="0.05")
     volumes = {name: f"{stack.container('mlplatform')}_{name}" for name in ("minio", "postgres")}
     places = {
         name: Path(run("docker", "volume", "inspect", "--format", "{{.Mountpoint}}", volume).stdout.strip())
@@ -75,13 +73,13 @@ def small_disks(stack: Stack, tmp_path: Path) -> Iterator[dict[str, SmallDisk]]:
     try:
         for name, place in places.items():
             mount_small_disk(place, tmp_path / name)
-        stack.up()
-        yield {name: SmallDisk(place) for name, place in places.items()}
+        with stack.changed(DISK_RESERVE_GB="0.05"):
+            stack.up()
+            yield {name: SmallDisk(place) for name, place in places.items()}
     finally:
         stack.compose("stop", "gateway", *places)
         for name, place in places.items():
             unmount_small_disk(place, tmp_path / name)
-        (stack.root / ".env").write_text(before)
         stack.up()
 
 

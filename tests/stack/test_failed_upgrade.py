@@ -9,13 +9,13 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from figures import count
 from host import Stack, Trained, run, wait_for
-from killed import IN_A_ROW, Training, killed_and_repeated
+from killed import KILLS, Training, killed_and_repeated
 
 from mlplatform.client.jobs import Jobs
 
@@ -63,8 +63,7 @@ class Versions:
 
     @property
     def new_runs(self) -> bool:
-        (gateway,) = [each for each in self.stack.containers() if each["Name"] == f"/{self.stack.container('gateway')}"]
-        return "upgraded" in gateway["Config"]["Labels"]
+        return "upgraded" in self.stack.by_service()["gateway"]["Config"]["Labels"]
 
     def check_out_other(self) -> tuple[str, str]:
         """Check out the version that does not run; return its commit, and that of the one that runs."""
@@ -93,9 +92,8 @@ def versions(running: Stack) -> Iterator[Versions]:
 
 def containers(stack: Stack) -> dict[str, tuple[str, str]]:
     """Image and configuration of each container."""
-    labels = "com.docker.compose.service", "com.docker.compose.config-hash"
-    found = [(entry["Config"]["Labels"], entry["Image"]) for entry in stack.containers()]
-    return {every[labels[0]]: (image, every[labels[1]]) for every, image in found}
+    label = "com.docker.compose.config-hash"
+    return {name: (entry["Image"], entry["Config"]["Labels"][label]) for name, entry in stack.by_service().items()}
 
 
 def data(stack: Stack, job: Trained) -> dict[str, object]:
@@ -145,12 +143,11 @@ def test_failed_upgrade_leaves_former_stack_with_its_data(
     nothing_is_left(stack)
     # The open job was not touched, or continues as its next attempt if the services were stopped.
     attempts = 1 if step == "build" else 2
-
-    def continues() -> bool:
-        found = stack.ray.get(f"/platform/jobs/{job}").raise_for_status().json()["attempts"]
-        return len(found) == attempts and jobs.get(job).status == "RUNNING"
-
-    wait_for(continues, f"attempt {attempts} of the open job", 240)
+    wait_for(
+        lambda: len(jobs.attempts(job)) == attempts and jobs.get(job).status == "RUNNING",
+        f"attempt {attempts} of the open job",
+        240,
+    )
     jobs.stop(job)
     assert jobs.wait(job, timeout_s=60).status == "STOPPED"
 
@@ -169,43 +166,25 @@ def nothing_is_left(stack: Stack) -> None:
     assert run("docker", "image", "ls", "--quiet", "--filter", former).stdout == ""
 
 
-@pytest.mark.timeout(1800)
-def test_killed_upgrade_is_completed_under_training(
-    stack: Stack, jobs: Jobs, trained: Trained, versions: Versions
+@pytest.mark.parametrize("kills", KILLS)
+def test_killed_upgrades_are_completed_under_training(
+    stack: Stack, jobs: Jobs, trained: Trained, versions: Versions, kills: Sequence[int]
 ) -> None:
     kept, training, settings = data(stack, trained), Training(stack, jobs), (stack.root / ".env").read_text()
-    to, running = versions.check_out_other()
-
-    def other_code() -> None:
-        if (stack.root / ".stack" / "upgrade" / "facts.json").exists():
-            versions.git("checkout", "--quiet", running)
-            with pytest.raises(AssertionError, match="`make upgrade` completes it"):
-                stack.up()
-
-    assert killed_and_repeated(stack, random.Random(42), SURELY, "upgrade", other_code)  # noqa: S311 reproducible
-    training.continues()
-    upgraded(stack, versions, kept, trained, to)
-    assert (stack.root / ".env").read_text() == settings
-    nothing_is_left(stack)
-    training.ends()
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(3600)
-def test_upgrades_killed_at_random_moments_are_completed(
-    stack: Stack, jobs: Jobs, trained: Trained, versions: Versions
-) -> None:
-    kept, training = data(stack, trained), Training(stack, jobs)
-    rng, kills = random.Random(7), 0  # noqa: S311 reproducible
-    for in_a_row in IN_A_ROW:
+    rng, killed = random.Random(42), 0  # noqa: S311 reproducible
+    for in_a_row in kills:
         to, running = versions.check_out_other()
 
         def either_code(to: str = to, running: str = running) -> None:
             if (stack.root / ".stack" / "upgrade" / "facts.json").exists():
-                versions.git("checkout", "--quiet", rng.choice((to, running)))
+                versions.git("checkout", "--quiet", rng.choice((running, to)))
+                with pytest.raises(AssertionError, match="`make upgrade` completes it"):
+                    stack.up()
 
-        kills += killed_and_repeated(stack, rng, SURELY, "upgrade", either_code, in_a_row)
+        killed += killed_and_repeated(stack, rng, SURELY, "upgrade", either_code, in_a_row)
         training.continues()
         upgraded(stack, versions, kept, trained, to)
-    assert kills > sum(IN_A_ROW) / 2
+        assert (stack.root / ".env").read_text() == settings
+        nothing_is_left(stack)
+    assert killed > sum(kills) / 2
     training.ends()

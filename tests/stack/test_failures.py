@@ -11,7 +11,6 @@ import pytest
 from failure_training import (
     CHECKPOINT_EVERY,
     OUTAGE_SECONDS,
-    SCRIPTS,
     between_two_checkpoints,
     crash,
     nothing_is_lost,
@@ -22,7 +21,7 @@ from failure_training import (
     whole_again,
     worker_without_driver,
 )
-from host import Stack, run, wait_for
+from host import SCRIPTS, Stack, run, wait_for
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.stack.services import stores

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpu_jobs import seconds
 from host import CHECKOUT, Stack
 
 from mlplatform.client.jobs import Job, Jobs
@@ -42,14 +43,6 @@ def ended(jobs: Jobs, job_ids: Sequence[str]) -> list[Job]:
     return found
 
 
-def total(found: Sequence[Job]) -> float:
-    """Seconds from the start of the first job to the end of the last."""
-    starts = [job.started for job in found if job.started]
-    ends = [job.ended for job in found if job.ended]
-    assert len(starts) == len(ends) == len(found)
-    return (max(ends) - min(starts)).total_seconds()
-
-
 def given(jobs: Jobs, job_id: str) -> list[dict[str, Any]]:
     """Resources that each worker of the job received; the lesson prints them."""
     (*_, line) = [line for line in jobs.logs(job_id).splitlines() if "Resources: " in line]
@@ -76,11 +69,9 @@ def test_concurrent_jobs_on_shared_gpus_beat_sequential_jobs(jobs: Jobs, lessons
     assert len(set(nodes)) < len(nodes)
     assert max(job.started for job in together if job.started) < min(job.ended for job in together if job.ended)
 
-    table = [("at once", total(together)), ("one after another", 3 * total(alone))]
-    print("\nthree jobs        total")
-    for how, seconds in table:
-        print(f"{how:<17} {seconds:>5.0f} s")
-    assert table[0][1] < table[1][1]
+    at_once, in_turn = seconds(together), 3 * seconds(alone)
+    print(f"\nthree jobs: {at_once:.0f} s at once, {in_turn:.0f} s one after another")
+    assert at_once < in_turn
 
 
 def with_packages(stack: Stack, runtime_env: str) -> tuple[str, float]:
@@ -118,12 +109,12 @@ def test_second_job_reuses_installed_runtime_env_packages(stack: Stack, form: st
     failed, _ = with_packages(stack, "bad.json")
     assert "mlplatform-no-such-package" in failed, failed[-3000:]
     assert "roman is installed" not in failed
-    seconds, copies = [], set()
+    durations, copies = [], set()
     for _ in range(2):
         log, took = with_packages(stack, good)
         assert "roman is installed: 11 classes of food are XI" in log, log[-3000:]
-        seconds.append(took)
+        durations.append(took)
         copies |= installed(stack, form)
-    print(f"\n{form}: first line after {', '.join(f'{took:.0f} s' for took in seconds)}")
+    print(f"\n{form}: first line after {', '.join(f'{took:.0f} s' for took in durations)}")
     # Each worker installs a copy of its own; a folder that is made again has another number.
     assert 1 <= len(copies) <= 2, copies

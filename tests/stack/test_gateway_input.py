@@ -37,16 +37,6 @@ MIB = 1 << 20
 NEVER = {"never": 1}
 DESCRIPTION = files("mlplatform.gateway.http").joinpath("openapi.yaml").read_text()
 
-# One of each kind of invalid submission; tests/embedded/gateway/jobs/test_submission.py has all.
-BODIES: list[tuple[bytes, str]] = [
-    (b"{", "JSON"),
-    (b"[]", "object"),
-    (b'{"entrypoint": ""}', "entrypoint"),
-    (b'{"entrypoint": "a", "entrypoint": {}}', "entrypoint={}"),
-    (b'{"entrypoint": "true", "runtime_env": {"a": %s}}' % (b"9" * 5000), "number"),
-    (b'{"entrypoint": "true", "runtime_env": {"a": %s%s}}' % (b"[" * 5000, b"]" * 5000), "recursion"),
-]
-
 
 @pytest.fixture
 def gateway(stack: Stack) -> Iterator[httpx.Client]:
@@ -93,10 +83,6 @@ def token_for(stack: Stack, path: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {stack.secret('log_shipper_token' if shipper else 'ray_token')}"}
 
 
-def ids(gateway: httpx.Client) -> set[str]:
-    return {job["submission_id"] for job in gateway.get("/api/jobs/").json() if job["submission_id"]}
-
-
 def sentence(answer: httpx.Response, status: int, *says: str) -> None:
     """Assert that a response is an error of one line."""
     assert answer.status_code == status, answer.text[:500]
@@ -106,14 +92,6 @@ def sentence(answer: httpx.Response, status: int, *says: str) -> None:
     assert len(text) < 600, text
     assert "Traceback" not in text
     assert all(one in text for one in says), text
-
-
-def test_invalid_submission_error_names_field_and_value(gateway: httpx.Client) -> None:
-    before = ids(gateway)
-    for body, says in BODIES:
-        sentence(gateway.post("/api/jobs/", content=body), 400, says)
-    sentence(gateway.post("/api/jobs/", json={"entrypoint": "true", "entrypoint_resources": NEVER}), 422, "never")
-    assert ids(gateway) <= before
 
 
 def test_invalid_job_ids_are_rejected_everywhere(gateway: httpx.Client, waiting: str) -> None:

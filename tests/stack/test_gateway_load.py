@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import statistics
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
 
 import pytest
 from full_tables import many_jobs
 from host import CHECKOUT, Stack, run, wait_for
+from memory import peak_memory
 
 from mlplatform.client.jobs import ENDED
 
@@ -21,32 +20,6 @@ CLIENTS, COUNT = 8, 60
 SERVICES = ("gateway", "ray-head", "ray-worker-0", "ray-worker-1")
 
 LONG = 2000
-
-
-@dataclass
-class Peaks:
-    """Peak memory of each service, in percent of its limit."""
-
-    percent: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def watched(self, stack: Stack) -> Iterator[None]:
-        over = threading.Event()
-        names = [stack.container(service) for service in SERVICES]
-
-        def watch() -> None:
-            while not over.wait(2):
-                lines = run("docker", "stats", "--no-stream", "--format", "{{.Name}} {{.MemPerc}}", *names).stdout
-                for name, percent in map(str.split, lines.splitlines()):
-                    self.percent[name] = max(self.percent.get(name, 0.0), float(percent.rstrip("%")))
-
-        with ThreadPoolExecutor(1) as pool:
-            watching = pool.submit(watch)
-            try:
-                yield
-            finally:
-                over.set()
-            watching.result()
 
 
 def killed_for_memory(stack: Stack, since: float) -> list[str]:
@@ -70,8 +43,8 @@ def test_many_concurrent_jobs_start_in_submission_order(stack: Stack) -> None:
                 http.post("/api/jobs/", json={**body, "submission_id": job_id}).raise_for_status()
                 sent[job_id] = (before, time.monotonic())
 
-    peaks, since, begun = Peaks(), time.time(), time.monotonic()
-    with peaks.watched(stack):
+    since, begun = time.time(), time.monotonic()
+    with peak_memory(stack) as peaks:
         with ThreadPoolExecutor(CLIENTS) as pool:
             list(pool.map(client, range(CLIENTS)))
         submitted = time.monotonic() - begun
@@ -86,7 +59,8 @@ def test_many_concurrent_jobs_start_in_submission_order(stack: Stack) -> None:
         f"\n{COUNT} jobs of 1 s from {CLIENTS} clients: accepted in {submitted:.1f} s, ended after {took:.0f} s; ",
         end="",
     )
-    print(f"peak memory in percent of the limit: {peaks.percent}")
+    used = {service: peaks.part_of_limit(stack.container(service)) for service in SERVICES}
+    print(f"peak memory as a part of the limit: {used}")
     assert statuses() == ["SUCCEEDED"] * COUNT
 
     began = {}
@@ -101,7 +75,7 @@ def test_many_concurrent_jobs_start_in_submission_order(stack: Stack) -> None:
         if answered < before and began[early] > began[late]
     ]
     assert not overtaken
-    assert max(peaks.percent.values()) < 90, "a service came close to its memory limit"
+    assert max(used.values()) < 0.9, "a service came close to its memory limit"
     assert killed_for_memory(stack, since) == []
 
 

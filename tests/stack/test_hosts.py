@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from failure_training import (
     OUTAGE_SECONDS,
-    SCRIPTS,
     after_a_checkpoint,
     crash,
     nothing_is_lost,
@@ -19,7 +18,7 @@ from failure_training import (
     reports,
     wait_until,
 )
-from host import Stack, run, wait_for
+from host import SCRIPTS, Stack, run, wait_for
 from second_host import CPUS, SecondHost, second_host
 from secret_search import leaks, of_services, shown_by
 

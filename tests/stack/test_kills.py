@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from failure_training import SCRIPTS, crash, nothing_is_lost, whole_again
-from host import Stack, wait_for
+from failure_training import crash, nothing_is_lost, whole_again
+from host import SCRIPTS, Stack, wait_for
 
 from mlplatform.client.jobs import Jobs
 

@@ -1,4 +1,4 @@
-"""Life cycle of a stack: workers leave and rejoin, partial stacks, `down` and `up`, a restart of Docker."""
+"""Life cycle of a stack: partial stacks, `down` and `up`, a restart of Docker."""
 
 from __future__ import annotations
 
@@ -17,14 +17,6 @@ def still_there(stack: Stack, job_id: str) -> None:
     assert alias.status_code == httpx.codes.OK, alias.text
     assert stack.objects("ray", f"{job_id}/")
     assert stack.ray.get(f"/api/jobs/{job_id}").json()["status"] == "SUCCEEDED"
-
-
-def test_worker_leaves_on_stop_and_rejoins_on_start(stack: Stack) -> None:
-    wait_for(stack.whole, "a head and two workers")
-    run("docker", "stop", stack.container("ray-worker-0"))
-    wait_for(lambda: len(stack.alive_nodes()) == 2, "one node fewer")
-    run("docker", "start", stack.container("ray-worker-0"))
-    wait_for(stack.whole, "the worker to be back")
 
 
 @pytest.mark.nightly
@@ -52,14 +44,14 @@ def test_data_survives_down_and_partial_stacks_work(stack: Stack, trained: Train
     assert not stack.containers()
 
     stack.make("up", "ONLY=tracking")
-    services = {entry["Config"]["Labels"]["com.docker.compose.service"] for entry in stack.containers()}
+    services = stack.by_service()
     assert "mlflow" in services
     assert not any(service.startswith("ray") for service in services)
     assert len(stack.runs_of(trained.id)) == 1
 
     stack.make("down")
     stack.make("up", "ONLY=ray")
-    services = {entry["Config"]["Labels"]["com.docker.compose.service"] for entry in stack.containers()}
+    services = stack.by_service()
     assert "ray-head" in services
     assert "mlflow" not in services
     printed = stack.execute(

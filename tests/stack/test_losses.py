@@ -30,14 +30,9 @@ WITHOUT_DRIVER_S, WITHOUT_RAY_S = 60, 120
 """Bounds of a single recovery on two busy cores; `make bench` judges those of several."""
 
 
-def attempts(stack: Stack, job_id: str) -> list[dict[str, str]]:
-    """The job's attempts, from the gateway's API."""
-    return stack.ray.get(f"/platform/jobs/{job_id}").raise_for_status().json()["attempts"]
-
-
-def driver_node(stack: Stack, job_id: str) -> str:
+def driver_node(jobs: Jobs, job_id: str) -> str:
     """The service whose node runs the job's driver."""
-    return wait_for(lambda: attempts(stack, job_id)[-1]["node"], "the node of the driver", 60)
+    return wait_for(lambda: jobs.attempts(job_id)[-1].node, "the node of the driver", 60)
 
 
 def listed(stack: Stack, job_id: str) -> dict[str, str]:
@@ -65,7 +60,7 @@ def test_training_survives_gateway_and_head_crashes(stack: Stack, jobs: Jobs) ->
     wait_for(lambda: len(stack.alive_nodes()) == 3, "the head to be back again", 300)
     nothing_is_lost(stack, jobs, job_id, steps)
     assert starts(jobs, job_id) == [0], "a worker was restarted"
-    assert len(attempts(stack, job_id)) == 1
+    assert len(jobs.attempts(job_id)) == 1
     assert [int(report["step"]) for report in reports(jobs, job_id)] == list(range(steps)), "the log is incomplete"
     whole_again(stack)
 
@@ -77,7 +72,7 @@ def test_job_resumes_from_checkpoint_after_driver_loss(stack: Stack, jobs: Jobs)
     follow = ("docker", "exec", stack.container("notebook"), "ray", "job", "logs", "--follow", job_id)
     follower = subprocess.Popen(follow, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     after_a_checkpoint(jobs, job_id, more=4)
-    worker = driver_node(stack, job_id)
+    worker = driver_node(jobs, job_id)
     took = recovery(jobs, job_id, lambda: crash(stack, worker), workers_restart=True)
     print(f"worker with the driver crashed: {took:.0f} s")
     assert took < WITHOUT_DRIVER_S
@@ -85,14 +80,14 @@ def test_job_resumes_from_checkpoint_after_driver_loss(stack: Stack, jobs: Jobs)
 
     # A driver that is suspended until its successor trains, and then resumes.
     after_a_checkpoint(jobs, job_id, more=1)
-    sleeper = driver_node(stack, job_id)
+    sleeper = driver_node(jobs, job_id)
     took = recovery(jobs, job_id, lambda: run("docker", "pause", stack.container(sleeper)), workers_restart=True)
     print(f"worker with the driver paused: {took:.0f} s")
     run("docker", "unpause", stack.container(sleeper))
     whole_again(stack)
 
     after_a_checkpoint(jobs, job_id, more=1)
-    removed = driver_node(stack, job_id)
+    removed = driver_node(jobs, job_id)
     try:
         took = recovery(
             jobs, job_id, lambda: run("docker", "rm", "--force", stack.container(removed)), workers_restart=True
@@ -102,9 +97,9 @@ def test_job_resumes_from_checkpoint_after_driver_loss(stack: Stack, jobs: Jobs)
     finally:
         stack.up()
     resumed = starts(jobs, job_id)
-    assert len(resumed) == len(attempts(stack, job_id)) == 4
+    assert len(resumed) == len(jobs.attempts(job_id)) == 4
     assert resumed == sorted(set(resumed)), "an attempt started without its predecessor's checkpoint"
-    assert {attempt["outcome"] for attempt in attempts(stack, job_id)[:3]} == {"LOST"}
+    assert {attempt.outcome for attempt in jobs.attempts(job_id)[:3]} == {"LOST"}
     assert {int(report["step"]) for report in reports(jobs, job_id)} == set(range(steps)), "the log is incomplete"
     followed, _ = follower.communicate(timeout=60)
     seen = [report for line in followed.splitlines() if (report := report_in(line))]
@@ -128,7 +123,7 @@ def test_job_survives_ray_crash_and_stack_restart(stack: Stack, jobs: Jobs) -> N
     stack.execute("notebook", "rm", NOTE)
     assert step(jobs, job_id) >= last, "the log was lost with the stack"
     nothing_is_lost(stack, jobs, job_id, steps)
-    assert len(starts(jobs, job_id)) == len(attempts(stack, job_id)) == 3
+    assert len(starts(jobs, job_id)) == len(jobs.attempts(job_id)) == 3
     assert listed(stack, job_id)["status"] == "SUCCEEDED"
 
 
@@ -137,7 +132,7 @@ def test_failed_and_stopped_jobs_do_not_restart(stack: Stack, jobs: Jobs) -> Non
     failing = jobs.submit("echo before; echo why >&2; exit 3", "jobs", name="failing")
     stopped = jobs.submit("sleep 600", "jobs", name="stopped")
     job = jobs.wait(failing, timeout_s=120)
-    assert (job.status, len(attempts(stack, failing))) == ("FAILED", 1)
+    assert (job.status, len(jobs.attempts(failing))) == ("FAILED", 1)
     assert "failed with exit code 3" in job.message
     assert "why" in job.message
     wait_for(lambda: jobs.get(stopped).status == "RUNNING", "the start of the other job", 120)
@@ -148,4 +143,4 @@ def test_failed_and_stopped_jobs_do_not_restart(stack: Stack, jobs: Jobs) -> Non
     crash(stack, "gateway")
     whole_again(stack)
     assert jobs.get(stopped).status == "STOPPED"
-    assert len(attempts(stack, stopped)) == 1
+    assert len(jobs.attempts(stopped)) == 1

@@ -122,7 +122,6 @@ def test_first_visit_opens_on_runs_and_charts(mlflow: MlflowPages, experiment: E
     mlflow.picture("runs")
 
 
-@pytest.mark.nightly
 def test_all_runs_are_charted_and_can_be_hidden(mlflow: MlflowPages, experiment: Experiment) -> None:
     mlflow.open(f"experiments/{experiment.id}", "2 matching runs")
     mlflow.page.press("document.querySelector('input[value=CHART]').closest('label')")
@@ -136,7 +135,6 @@ def test_all_runs_are_charted_and_can_be_hidden(mlflow: MlflowPages, experiment:
     mlflow.picture("hidden-run")
 
 
-@pytest.mark.nightly
 def test_choice_of_genai_pages_is_kept(mlflow: MlflowPages, experiment: Experiment) -> None:
     mlflow.open(f"experiments/{experiment.id}", "2 matching runs")
     mlflow.page.press_text("GenAI")
@@ -194,7 +192,6 @@ def test_run_fills_while_it_trains(stack: Stack, mlflow: MlflowPages, experiment
             client.post("/runs/delete", json={"run_id": run_id}).raise_for_status()
 
 
-@pytest.mark.nightly
 def test_system_metrics_have_page_of_their_own(mlflow: MlflowPages, experiment: Experiment) -> None:
     mlflow.open(f"experiments/{experiment.id}/runs/{experiment.run('rate-0.1')}", "About this run")
     mlflow.page.press_text("System metrics")
@@ -203,7 +200,6 @@ def test_system_metrics_have_page_of_their_own(mlflow: MlflowPages, experiment: 
     mlflow.picture("system-metrics")
 
 
-@pytest.mark.nightly
 def test_description_is_edited_and_shown_as_column(mlflow: MlflowPages, experiment: Experiment) -> None:
     mlflow.open(f"experiments/{experiment.id}/runs/{experiment.run('rate-0.1')}", "No description")
     mlflow.page.click("[aria-label='Edit description']")
@@ -219,7 +215,6 @@ def test_description_is_edited_and_shown_as_column(mlflow: MlflowPages, experime
     mlflow.picture("description")
 
 
-@pytest.mark.nightly
 def test_comparison_marks_changed_parameter(mlflow: MlflowPages, experiment: Experiment) -> None:
     mlflow.open(f"experiments/{experiment.id}", "2 matching runs")
     for name in experiment.runs:
@@ -243,7 +238,6 @@ def test_comparison_marks_changed_parameter(mlflow: MlflowPages, experiment: Exp
     mlflow.picture("comparison")
 
 
-@pytest.mark.nightly
 def test_logged_model_shows_details_and_is_registered(
     stack: Stack, mlflow: MlflowPages, experiment: Experiment
 ) -> None:

@@ -41,10 +41,7 @@ def test_every_prometheus_target_is_up(stack: Stack) -> None:
     wait_for(all_up, "every target to be up")
 
 
-def test_dashboard_of_ray_finds_prometheus_and_reads_nothing_else(stack: Stack) -> None:
-    with stack.ray as gateway:
-        health = wait_for(lambda: gateway.get("/api/prometheus_health").raise_for_status().json(), "the health check")
-    assert health["result"], health
+def test_workers_query_no_metrics_through_gateway(stack: Stack) -> None:
     path = "http://gateway:8265/platform/prometheus/api/v1/query?query=up"
     status = ["curl", "--silent", "--output", "/dev/null", "--write-out", "%{http_code}", path]
     assert stack.execute("ray-worker-0", *status).stdout == "403"

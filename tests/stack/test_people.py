@@ -13,14 +13,12 @@ import httpx
 import pytest
 from botocore.exceptions import ClientError
 from figures import count
-from host import CHECKOUT, ENV, Stack, run, wait_for
+from host import GRACE_S, SCRIPTS, Stack, run, wait_for
 from persons import SECRET, Person, administer, log_in, submit
 
 from mlplatform.client.jobs import Jobs
 
-SCRIPTS = CHECKOUT / "tests/scripts"
 METHODS = ("GET", "POST", "PUT", "DELETE")
-GRACE_S = int(ENV["GRACE_SECONDS"])
 REVOKED_SECONDS = 60
 """A revoked token, and all that a removed person had, is refused within this time."""
 
@@ -157,7 +155,6 @@ def test_removal_ends_all_access_of_a_person_within_a_minute(
     alice.s3().list_objects_v2(Bucket="ray", MaxKeys=1)
 
 
-@pytest.mark.nightly
 def test_laptop_without_checkout_installs_the_command_line(
     stack: Stack, people: dict[str, Person], tmp_path: Path
 ) -> None:
@@ -180,34 +177,27 @@ def test_laptop_without_checkout_installs_the_command_line(
 
 
 @pytest.mark.nightly
+@pytest.mark.usefixtures("owning_team")
 def test_borrower_saves_yields_and_continues_in_its_run(
-    stack: Stack, team: str, people: dict[str, Person], jobs: Jobs
+    stack: Stack, people: dict[str, Person], jobs: Jobs, started: list[str]
 ) -> None:
     alice, bob = people["alice"], people["bob"]
-    administer(stack, "teams", "set", team, "--gpus", "2")
-    script = ("python", "saves_when_asked.py", "--batches=120")
-    mine: list[str] = []
 
     def steps() -> list[int]:
         return [int(found) for found in re.findall(r"Step (\d+)", jobs.logs(borrower))]
 
-    try:
-        mine.append(submit(alice, "sleep", "1000", gpus=1))
-        borrower = submit(bob, *script, gpus=1, folder=SCRIPTS)
-        mine.append(borrower)
-        wait_for(lambda: len(steps()) > 20, "the training")
-        owed = submit(alice, "sleep", "3", gpus=1)
-        mine.append(owed)
-        wait_for(lambda: jobs.get(owed).status != "PENDING", "the job within its team's share", GRACE_S + 60)
-        wait_for(lambda: jobs.attempts(borrower)[0].ended, "the end of the attempt")
-        assert owed in jobs.logs(borrower), "its log does not say who takes the GPU back"
-        at_notice = steps()
-        done = jobs.wait(borrower, timeout_s=300)
-        assert done.status == "SUCCEEDED", jobs.logs(borrower)[-4000:]
-    finally:
-        for job_id in mine:
-            jobs.stop(job_id)
-        administer(stack, "teams", "set", team, "--gpus", "0")
+    started.append(submit(alice, "sleep", "1000", gpus=1))
+    borrower = submit(bob, "python", "saves_when_asked.py", "--batches=120", gpus=1, folder=SCRIPTS)
+    started.append(borrower)
+    wait_for(lambda: len(steps()) > 20, "the training")
+    owed = submit(alice, "sleep", "3", gpus=1)
+    started.append(owed)
+    wait_for(lambda: jobs.get(owed).status != "PENDING", "the job within its team's share", GRACE_S + 60)
+    wait_for(lambda: jobs.attempts(borrower)[0].ended, "the end of the attempt")
+    assert owed in jobs.logs(borrower), "its log does not say who takes the GPU back"
+    at_notice = steps()
+    done = jobs.wait(borrower, timeout_s=300)
+    assert done.status == "SUCCEEDED", jobs.logs(borrower)[-4000:]
     first, second = jobs.attempts(borrower)
     assert (first.outcome, second.outcome) == ("PREEMPTED", "SUCCEEDED")
     again = steps()[len(at_notice) :]

@@ -12,7 +12,7 @@ import pytest
 from host import Stack, wait_for
 from persons import Person, administer, log_in
 
-pytestmark = [pytest.mark.nightly, pytest.mark.minio]
+pytestmark = pytest.mark.minio
 
 
 @pytest.fixture

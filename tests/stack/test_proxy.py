@@ -29,8 +29,6 @@ from test_security import CLOSED, PORTS, params, refuses
 from mlplatform.credentials import read_mlflow_account, read_s3_account
 from mlplatform.stack import entrance
 
-pytestmark = pytest.mark.nightly
-
 ADDRESS = "127.0.0.2"
 
 DOMAIN = "ml.test"
@@ -52,17 +50,14 @@ NAMES = {
 @pytest.fixture(scope="module")
 def proxied(running: Stack) -> Iterator[Stack]:
     """The running stack with the entrance started beside it; nothing else is touched."""
-    profiles = running.settings.profiles
-    running.set_env(
-        BIND_ADDRESS=ADDRESS, COMPOSE_PROFILES=f"{profiles},proxy", DOMAIN=DOMAIN, HTTPS_PORT=str(HTTPS_PORT)
-    )
-    try:
-        running.compose("up", "--detach", "--no-deps", "--no-build", "--wait", "proxy")
-        entrance.write_certificates(running.root, running.settings)
-        yield running
-    finally:
-        running.compose("rm", "--stop", "--force", "proxy")
-        running.set_env(BIND_ADDRESS="127.0.0.1", COMPOSE_PROFILES=profiles, DOMAIN="", HTTPS_PORT="443")
+    profiles = f"{running.settings.profiles},proxy"
+    with running.changed(BIND_ADDRESS=ADDRESS, COMPOSE_PROFILES=profiles, DOMAIN=DOMAIN, HTTPS_PORT=str(HTTPS_PORT)):
+        try:
+            running.compose("up", "--detach", "--no-deps", "--no-build", "--wait", "proxy")
+            entrance.write_certificates(running.root, running.settings)
+            yield running
+        finally:
+            running.compose("rm", "--stop", "--force", "proxy")
 
 
 def authority(stack: Stack) -> ssl.SSLContext:
@@ -170,6 +165,7 @@ def test_mlflow_accepts_entrances_own_origin_only(proxied: Stack) -> None:
         assert other.status_code == httpx.codes.FORBIDDEN
 
 
+@pytest.mark.nightly
 @pytest.mark.minio
 def test_upload_of_a_gigabyte_passes_in_parts(proxied: Stack, tmp_path: Path) -> None:
     file, size, key = tmp_path / "large", 1 << 30, f"through-tls/{uuid.uuid4().hex}"
@@ -211,6 +207,7 @@ def test_session_cookie_is_for_tls_only(proxied: Stack) -> None:
     assert "secure" in answer.headers["Set-Cookie"].lower()
 
 
+@pytest.mark.nightly
 def test_entrance_shows_no_secret_of_an_address(proxied: Stack) -> None:
     url = f"{address(proxied, 'notebook')}/lab?token={proxied.secret('notebook_token')}"
     assert httpx.get(url, verify=authority(proxied)).is_success
@@ -243,6 +240,7 @@ def test_status_writes_missing_certificate_of_authority(proxied: Stack) -> None:
     assert authority(proxied).cert_store_stats()["x509_ca"] == 1
 
 
+@pytest.mark.nightly
 def test_main_job_trains_and_logs_through_tls(proxied: Stack) -> None:
     ray = str(CHECKOUT / ".venv/bin/ray")
     submit = ("job", "submit", "--working-dir", str(proxied.root / "jobs"), "--", "python", "digits.py", "--epochs=2")
@@ -287,6 +285,7 @@ def test_front_page_logs_in_through_tls(proxied: Stack, tls_page: Page) -> None:
     assert tls_page.evaluate("isSecureContext")
 
 
+@pytest.mark.usefixtures("trained")
 def test_mlflow_page_shows_experiments_through_tls(proxied: Stack, tls_page: Page) -> None:
     tls_page.authenticate(*read_mlflow_account(proxied.root / "secrets" / "mlflow_person"))
     tls_page.go(f"{address(proxied, 'mlflow')}/#/experiments")
@@ -311,6 +310,7 @@ def test_jupyterlab_runs_terminal_through_tls(proxied: Stack, tls_page: Page) ->
     )
 
 
+@pytest.mark.nightly
 def test_entrance_crashes_idle_and_under_a_job_without_loss(proxied: Stack, tmp_path: Path) -> None:
     url, trusted = f"{address(proxied, 'gateway')}/platform/health", authority(proxied)
     crash_until_healthy(proxied, "proxy")
@@ -331,6 +331,7 @@ def test_entrance_crashes_idle_and_under_a_job_without_loss(proxied: Stack, tmp_
     assert re.findall(r"line (\d+)", log()) == [str(number) for number in range(30)]
 
 
+@pytest.mark.nightly
 def test_rotation_replaces_authority(proxied: Stack) -> None:
     url, former = f"{address(proxied, 'gateway')}/platform/health", authority(proxied)
     assert httpx.get(url, verify=former).is_success

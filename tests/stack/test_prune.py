@@ -35,11 +35,9 @@ ROW = re.compile(r"^ *(?P<kind>\S.*?) {2,}(?P<count>\d+) +(?P<size>[\d.]+ \S+) *
 
 @pytest.fixture
 def keeps_seconds(stack: Stack) -> Iterator[None]:
-    before = (stack.root / ".env").read_text()
-    stack.set_env(CHECKPOINTS_KEEP_DAYS=f"{SECONDS / 86400:.6f}", RUNS_KEEP_DAYS=f"{SECONDS / 86400:.6f}")
-    stack.up()
-    yield
-    (stack.root / ".env").write_text(before)
+    with stack.changed(CHECKPOINTS_KEEP_DAYS=f"{SECONDS / 86400:.6f}", RUNS_KEEP_DAYS=f"{SECONDS / 86400:.6f}"):
+        stack.up()
+        yield
     stack.up()
     for key in stack.objects("ray"):
         if key.endswith("/used"):

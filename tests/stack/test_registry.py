@@ -6,13 +6,10 @@ import json
 from collections.abc import Callable, Iterator
 
 import pytest
-from host import CHECKOUT, Stack, Trained, notebook_of, run, wait_for
+from host import SCRIPTS, Stack, Trained, notebook_of, run, wait_for
 
 from mlplatform.credentials import read_mlflow_account
 
-pytestmark = pytest.mark.nightly
-
-SCRIPTS = CHECKOUT / "tests" / "scripts"
 FOLDER = "/tmp/receiver"
 PORT = "9500"
 
@@ -82,6 +79,8 @@ def test_promoted_model_and_checkpoint_reproduce_run_accuracy(
     assert f"job {trained.id}" in described
     (message,) = wait_for(promotions, "the promotion at the receiver")
     assert (message["model"], message["alias"]) == ("released", "champion")
+    show = ("notebook", "mlplatform", "models", "show", "released@champion")
+    wait_for(lambda: "files are as the gateway has recorded them" in stack.execute(*show).stdout, "the digests")
 
     stack.write("notebook", f"{FOLDER}/accuracy.py", (SCRIPTS / "accuracy.py").read_text())
     checkpoints = f"s3://ray/{trained.id}/fit"
@@ -90,47 +89,6 @@ def test_promoted_model_and_checkpoint_reproduce_run_accuracy(
     (job_run,) = stack.runs_of(trained.id)
     accuracy = next(metric["value"] for metric in job_run["data"]["metrics"] if metric["key"] == "test_accuracy")
     assert again == pytest.approx({"model": accuracy, "checkpoint": accuracy}, abs=1e-6)
-
-
-REPLACED = """
-import sys, mlflow
-from mlplatform.registry import lineage
-name, registry = sys.argv[1], mlflow.MlflowClient()
-location = lineage.location_of(registry, f"models:/{name}/1").removeprefix("mlflow-artifacts:/").strip("/")
-print(location)
-"""
-
-
-@pytest.mark.usefixtures("trained")
-def test_replaced_file_of_registered_model_is_named(stack: Stack) -> None:
-    register = "import mlplatform; from mlplatform.registry import lookup; "
-    register += "mlplatform.register(lookup.resolve('digits@champion').source, 'replaced')"
-    stack.execute("notebook", "python", "-c", register)
-    show = ("notebook", "mlplatform", "models", "show", "replaced/1")
-    wait_for(lambda: "files are as the gateway has recorded them" in stack.execute(*show).stdout, "the digests")
-    folder = stack.execute("notebook", "python", "-c", REPLACED, "replaced").stdout.split()[-1]
-    with stack.mlflow as client:
-        address = f"http://127.0.0.1:{stack.settings.mlflow_port}/api/2.0/mlflow-artifacts/artifacts/{folder}/MLmodel"
-        original = client.get(address).raise_for_status().content
-        try:
-            client.put(address, content=original + b"# replaced").raise_for_status()
-            for words in (("show", "replaced/1"), ("download", "replaced/1", "/tmp/replaced-model")):
-                refused = stack.execute("notebook", "mlplatform", "models", *words, check=False)
-                assert refused.returncode == 1
-                assert "The file MLmodel of replaced version 1 does not have the checksum" in refused.stderr, words
-        finally:
-            client.put(address, content=original).raise_for_status()
-            client.request("DELETE", "/registered-models/delete", json={"name": "replaced"}).raise_for_status()
-
-
-def test_webhook_key_is_in_no_environment(stack: Stack) -> None:
-    key = stack.secret("mlflow_key")
-    inspected = run("docker", "inspect", stack.container("mlflow")).stdout
-    assert key not in inspected
-    # The environment at the start of each process; a variable that it sets itself is not in here.
-    seen = stack.execute("mlflow", "sh", "-c", "cat /proc/[0-9]*/environ | tr '\\0' '\\n'").stdout
-    assert "MLPLATFORM_MLFLOW_KEY_FILE=/run/secrets/mlflow_key" in seen
-    assert key not in seen
 
 
 @pytest.mark.usefixtures("trained")

@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from failure_training import submit
 from figures import count
 from host import Stack, run, wait_for
-from killed import IN_A_ROW, Training, killed_and_repeated
+from killed import KILLS, Training, killed_and_repeated
 from minio.credentials import StaticProvider
 from minio.error import MinioAdminException
 from minio.minioadmin import MinioAdmin
@@ -105,7 +106,7 @@ class Secrets:
                 headers={"Authorization": f"Bearer {self.text('prometheus_password')}"},
             ),
             "alertmanager": httpx.get(
-                f"http://{self.stack.address('alertmanager')}:9093/metrics",
+                f"http://{self.stack.addresses('alertmanager')[0]}:9093/metrics",
                 auth=("prometheus", self.text("metrics_password")),
             ),
             "grafana": httpx.get(
@@ -177,33 +178,24 @@ def all_changed(old: Secrets, now: Secrets) -> None:
     assert not (now.folder / "next").exists()
 
 
-def test_killed_rotation_is_completed_under_training(stack: Stack, jobs: Jobs, secrets_of_before: Secrets) -> None:
-    training = Training(stack, jobs)
+@pytest.mark.parametrize("kills", KILLS)
+def test_killed_rotations_are_completed_under_training(
+    stack: Stack, jobs: Jobs, secrets_of_before: Secrets, tmp_path: Path, kills: Sequence[int]
+) -> None:
+    training, rng, killed = Training(stack, jobs), random.Random(42), 0  # noqa: S311 reproducible
+    old = secrets_of_before
 
     def blocked() -> None:
         if (stack.root / "secrets" / "next").exists():
             with pytest.raises(AssertionError, match="`make rotate` completes it"):
                 stack.up()
 
-    assert killed_and_repeated(stack, random.Random(42), SURELY, "rotate", blocked)  # noqa: S311 reproducible
-    training.continues()
-    all_changed(secrets_of_before, Secrets(stack, stack.root / "secrets"))
-    training.ends()
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(3600)
-def test_rotations_killed_at_random_moments_are_completed(
-    stack: Stack, jobs: Jobs, secrets_of_before: Secrets, tmp_path: Path
-) -> None:
-    training, rng, kills = Training(stack, jobs), random.Random(7), 0  # noqa: S311 reproducible
-    old = secrets_of_before
-    for number, in_a_row in enumerate(IN_A_ROW):
-        kills += killed_and_repeated(stack, rng, SURELY, "rotate", in_a_row=in_a_row)
+    for number, in_a_row in enumerate(kills):
+        killed += killed_and_repeated(stack, rng, SURELY, "rotate", blocked, in_a_row)
         training.continues()
         all_changed(old, Secrets(stack, stack.root / "secrets"))
         old = copied(stack, tmp_path / f"after-{number}")
-    assert kills > sum(IN_A_ROW) / 2
+    assert killed > sum(kills) / 2
     training.ends()
 
 

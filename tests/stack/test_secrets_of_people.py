@@ -7,12 +7,11 @@ import re
 import secrets
 
 import pytest
-from host import CHECKOUT, Stack, wait_for
+from host import SCRIPTS, Stack, wait_for
 from persons import Person, administer, submit
 
 from mlplatform.client.jobs import Jobs
 
-SCRIPTS = CHECKOUT / "tests/scripts"
 WORKERS = ("ray-worker-0", "ray-worker-1")
 # One text: the line of the job's log about a warm start may be written between the parts that `print` gets.
 NAMES = "import os; print('folder: ' + str(os.environ.get('MLPLATFORM_SECRETS')))"

@@ -11,6 +11,7 @@ from figures import count
 from host import CHECKOUT, Stack, Trained, run
 from secret_search import leaks, shown_by, values
 
+from mlplatform.credentials import read_mlflow_account
 from mlplatform.stack.services import STORE
 
 # Open by design: health, login and static pages. They contain no data of jobs, runs or objects.
@@ -254,6 +255,13 @@ def test_every_route_of_mlflow_requires_login(stack: Stack) -> None:
     assert not served
 
 
+def test_account_of_jobs_deletes_nothing_at_mlflow(stack: Stack) -> None:
+    """The server has the rights that the embedded tests compare with a table."""
+    path, account = "/api/2.0/mlflow/experiments/delete", read_mlflow_account(stack.root / "secrets" / "mlflow_job")
+    answer = httpx.post(base_url(stack, "mlflow") + path, json={"experiment_id": "999999"}, auth=account, timeout=20)
+    assert answer.status_code == httpx.codes.FORBIDDEN
+
+
 # Not published, but every user of the host and every container on their networks reaches them by address.
 INTERNAL = {
     "alertmanager": (
@@ -273,10 +281,7 @@ def test_services_without_published_port_require_password(
     stack: Stack, service: str, auth: tuple[str, str] | None
 ) -> None:
     port, paths = INTERNAL[service]
-    (found,) = (entry for entry in stack.containers() if entry["Name"] == f"/{stack.container(service)}")
-    addresses = {network["IPAddress"] for network in found["NetworkSettings"]["Networks"].values()}
-    assert addresses
-    for address in addresses:
+    for address in stack.addresses(service):
         for method, path in paths:
             answer = httpx.request(method, f"http://{address}:{port}{path}", auth=auth, timeout=20)
             count("requests without valid credentials")

@@ -9,25 +9,12 @@ from pathlib import Path
 
 import pytest
 from gpu_jobs import holding_gpu
-from host import CHECKOUT, ENV, Stack, run, wait_for
+from host import CHECKOUT, GRACE_S, SCRIPTS, Stack, run, wait_for
 from persons import Person, administer, submit
 
 from mlplatform.client.jobs import Jobs
 
-GRACE_S = int(ENV["GRACE_SECONDS"])
-SCRIPTS = CHECKOUT / "tests/scripts"
 GIB = 1 << 30
-
-
-@pytest.fixture
-def started(jobs: Jobs) -> Iterator[list[str]]:
-    """Jobs of a test, which are stopped at its end."""
-    ids: list[str] = []
-    yield ids
-    for job_id in ids:
-        jobs.stop(job_id)
-    for job_id in ids:
-        jobs.wait(job_id, timeout_s=60)
 
 
 @pytest.mark.nightly

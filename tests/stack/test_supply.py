@@ -54,7 +54,6 @@ def pushed(registry: str, tmp_path: Path) -> Iterator[str]:
     run("docker", "image", "rm", "--force", identity, check=False)
 
 
-@pytest.mark.nightly
 def test_lock_has_digest_that_registry_serves(pushed: str, registry: str) -> None:
     (pulled,) = json.loads(run("docker", "image", "inspect", "--format", "{{json .RepoDigests}}", pushed).stdout)
     assert image_lock.seen_digest(pushed) == pulled.removeprefix(f"{registry}/service")
@@ -62,7 +61,6 @@ def test_lock_has_digest_that_registry_serves(pushed: str, registry: str) -> Non
     assert image_lock.seen_digest("127.0.0.1:1/service:1.0") == ""
 
 
-@pytest.mark.nightly
 def test_compose_starts_and_builds_from_locked_digests(pushed: str, tmp_path: Path) -> None:
     shutil.copytree(CHECKOUT / "compose", tmp_path / "compose")
     shutil.copytree(CHECKOUT / "images", tmp_path / "images")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
-from host import ENV, Stack, Trained
+from host import ENV, SCRIPTS, Stack, Trained
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
+from mlplatform.client.jobs import Jobs
+from mlplatform.contract import TAG_ROLE
+
 FOLDER = "/tmp/tracked"
 GIT = "git -c user.name=a -c user.email=a@b"
 
@@ -45,6 +46,10 @@ def the_run(stack: Stack, ranks: Trained) -> dict[str, Any]:
 
 def tags(run: dict[str, Any]) -> dict[str, str]:
     return {tag["key"]: tag["value"] for tag in run["data"]["tags"]}
+
+
+def commit(stack: Stack, folder: str) -> str:
+    return stack.execute("notebook", "git", "-C", folder, "rev-parse", "HEAD").stdout.strip()
 
 
 def files(stack: Stack, run: dict[str, Any]) -> set[str]:
@@ -91,19 +96,23 @@ def test_run_records_user_entrypoint_and_commit(stack: Stack, folder: str, the_r
     assert run_tags["mlflow.user"] == ENV["NOTEBOOK_USER"]
     assert run_tags["mlplatform.entrypoint"] == "python autologged.py --train"
     assert run_tags["mlplatform.image"].startswith("mlplatform-ray:")
-    head = stack.execute("notebook", "git", "-C", folder, "rev-parse", "HEAD").stdout.strip()
-    assert run_tags["mlflow.source.git.commit"] == head
+    assert run_tags["mlflow.source.git.commit"] == commit(stack, folder)
     download = "import mlflow, sys; print(mlflow.artifacts.load_text(sys.argv[1]))"
     uri = f"{the_run['info']['artifact_uri']}/git.diff"
     assert "+# changed" in stack.execute("notebook", "python", "-c", download, uri).stdout
 
 
-def test_runs_of_plain_script_are_tagged_with_job(stack: Stack, folder: str) -> None:
+def test_runs_of_plain_script_are_tagged_with_job(stack: Stack, jobs: Jobs, folder: str) -> None:
     job = submit(stack, folder, "python plain.py")
     started = re.findall(r"(?:driver|task)'s run (\w+)", job.log)
     runs = stack.runs_of(job.id)
     assert {run["info"]["run_id"] for run in runs} == set(started)
     assert len({run["info"]["experiment_id"] for run in runs}) == 2
     for run in runs:
-        assert tags(run)["mlplatform.node"].startswith(("ray-worker", "ray-head"))
-        assert tags(run)["mlplatform.attempt"] == "1"
+        run_tags = tags(run)
+        assert run_tags["mlplatform.node"].startswith(("ray-worker", "ray-head"))
+        assert run_tags["mlplatform.attempt"] == "1"
+        assert run_tags["mlflow.user"] == ENV["NOTEBOOK_USER"]
+        assert run_tags["mlflow.source.git.commit"] == commit(stack, folder)
+        assert TAG_ROLE not in run_tags, "a run that user code starts became the job's own run"
+    assert jobs.get(job.id).user == ENV["NOTEBOOK_USER"]

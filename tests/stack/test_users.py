@@ -18,15 +18,6 @@ OF_HOSTS = (1000, 1001, 999, 65534)
 """Ids that users of hosts have: the first persons, the first system user, and nobody."""
 
 
-def running(stack: Stack) -> dict[str, dict[str, Any]]:
-    """The long-running containers, by service."""
-    return {
-        entry["Config"]["Labels"]["com.docker.compose.service"]: entry
-        for entry in stack.containers()
-        if entry["State"]["Running"]
-    }
-
-
 def owner(service: str, entry: dict[str, Any]) -> str:
     """The user of a container: that of the image that we build, or of the service."""
     image = entry["Config"]["Image"].partition(":")[0]
@@ -34,7 +25,7 @@ def owner(service: str, entry: dict[str, Any]) -> str:
 
 
 def test_every_process_runs_as_user_of_its_group(stack: Stack) -> None:
-    for service, entry in running(stack).items():
+    for service, entry in stack.running().items():
         listed = run("docker", "top", entry["Id"], "-eo", "pid,uid").stdout.splitlines()[1:]
         assert {int(line.split()[1]) for line in listed} == {OWNERS[owner(service, entry)][0]}, service
     volumes_have_owners_of_services(stack)
@@ -50,7 +41,7 @@ def read_secret(uid: int, pid: int, secret: str, gid: int | None = None) -> bool
 
 def test_host_users_cannot_read_secrets_of_containers(stack: Stack) -> None:
     tried = 0
-    for service, entry in running(stack).items():
+    for service, entry in stack.running().items():
         secrets = [mount["Destination"] for mount in entry["Mounts"] if "/secrets/" in mount.get("Source", "")]
         own = OWNERS[owner(service, entry)][0]
         others = [uid for uid, _ in OWNERS.values() if uid != own]

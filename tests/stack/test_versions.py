@@ -5,35 +5,22 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-import boto3
 import pytest
 from host import Stack
-
-from mlplatform.credentials import read_s3_account
 
 pytestmark = pytest.mark.minio
 
 MIB = 1 << 20
 
 
-def client(stack: Stack, account: tuple[str, str]) -> Any:
-    address = f"http://127.0.0.1:{stack.settings.s3_port}"
-    key, secret = account
-    return boto3.client("s3", "us-east-1", endpoint_url=address, aws_access_key_id=key, aws_secret_access_key=secret)
-
-
-def of_role(stack: Stack, role: str) -> Any:
-    return client(stack, read_s3_account(stack.root / "secrets" / f"s3_{role}"))
-
-
 @pytest.fixture
 def root(stack: Stack) -> Any:
-    return client(stack, ("root", stack.secret("store_root_password")))
+    return stack.s3
 
 
 @pytest.fixture
 def jobs_account(stack: Stack) -> Any:
-    return of_role(stack, "jobs")
+    return stack.s3_of("jobs")
 
 
 @pytest.fixture
@@ -62,7 +49,7 @@ def test_buckets_keep_versions_for_the_days_that_are_set(stack: Stack, root: Any
     [("mlflow", "mlflow-artifacts"), ("people", "datasets"), ("jobs", "ray"), ("gateway", "jobs")],
 )
 def test_replaced_and_deleted_object_is_recovered(stack: Stack, root: Any, role: str, bucket: str) -> None:
-    account, place = of_role(stack, role), {"Bucket": bucket, "Key": f"versions/{uuid.uuid4().hex}"}
+    account, place = stack.s3_of(role), {"Bucket": bucket, "Key": f"versions/{uuid.uuid4().hex}"}
     account.put_object(**place, Body=b"weights")
     account.put_object(**place, Body=b"POISON")
     account.delete_object(**place)
@@ -91,7 +78,7 @@ def test_replaced_and_deleted_object_is_recovered(stack: Stack, root: Any, role:
 def test_what_is_written_every_few_seconds_has_no_versions(
     stack: Stack, root: Any, job: str, bucket: str, role: str, key: str, kept: int
 ) -> None:
-    account, place = of_role(stack, role), {"Bucket": bucket, "Key": key.format(job=job)}
+    account, place = stack.s3_of(role), {"Bucket": bucket, "Key": key.format(job=job)}
     for number in range(3):
         account.put_object(**place, Body=str(number).encode())
     found = versions(root, bucket, place["Key"])

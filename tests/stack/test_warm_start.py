@@ -6,7 +6,6 @@ import json
 import os
 from pathlib import Path
 
-import pytest
 from host import Stack, run, wait_for
 
 from mlplatform.client.jobs import Jobs
@@ -74,7 +73,6 @@ def test_stack_starts_cold_when_setting_is_off(stack: Stack) -> None:
         assert config["services"]["ray-worker-0"]["environment"]["MLPLATFORM_WARM_START"] == value
 
 
-@pytest.mark.nightly
 def test_file_edited_in_container_is_noticed(stack: Stack) -> None:
     """The image's file system is an overlay: the first write moves the file to another layer."""
     as_root = ("docker", "exec", "--user", "root", stack.container("ray-worker-0"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import gzip
+import lzma
 import math
 import random
 from collections import Counter
@@ -14,8 +14,12 @@ from pathlib import Path
 from mlplatform.scheduling.queue import JobClass, Placement, RunningJob, Team, WaitingJob
 from mlplatform.scheduling.resources import Node, Request, Resources, WorkerGroup
 
-TRACE = Path(__file__).with_name("philly.csv.gz")
-"""Jobs of 9 October to 3 December 2017 with at most 16 GPUs; `README.md` has source and license."""
+TRACE = Path(__file__).with_name("philly.csv.xz")
+"""Jobs that a sample draws, of those of 9 October to 3 December 2017 with at most 16 GPUs; `README.md` has source and
+license."""
+
+TRACE_JOBS = 57_954
+"""Jobs from which the samples are drawn."""
 
 NODES, GPUS_PER_NODE = 8, 8
 
@@ -116,7 +120,8 @@ def philly(sample: int) -> Workload:
     """
     fraction, seed = SAMPLES[sample]
     rng = random.Random(seed)  # noqa: S311 (a simulation)
-    rows = [row for row in _trace() if rng.random() < fraction]
+    drawn = [rng.random() < fraction for _ in range(TRACE_JOBS)]
+    rows = [row for number, *row in _trace() if drawn[number]]
     persons = _Persons(Counter(team for *_, team in rows), rng)
     jobs = tuple(
         Job(f"job-{index:05}", team, persons.next(team), float(arrived), float(duration), _limit(duration, rng), gpus)
@@ -190,13 +195,14 @@ def _squeezed(job: Job, gpus: int) -> Job:
     return Job(job.id, job.team, job.person, job.arrived, job.duration_s * factor, limit, gpus, job.job_class)
 
 
-def _trace() -> Iterable[tuple[int, int, int, str]]:
-    """Yield arrival in seconds, duration in seconds, GPUs and virtual cluster of each job."""
-    with gzip.open(TRACE, "rt", newline="") as file:
-        now = 0
+def _trace() -> Iterable[tuple[int, int, int, int, str]]:
+    """Yield number, arrival in seconds, duration in seconds, GPUs and virtual cluster of each job."""
+    with lzma.open(TRACE, "rt", newline="") as file:
+        number, now = -1, 0
         for row in csv.DictReader(file):
+            number += int(row["jobs"])
             now += int(row["after"])
-            yield now, int(row["duration"]), int(row["gpus"]), row["cluster"]
+            yield number, now, int(row["duration"]), int(row["gpus"]), row["cluster"]
 
 
 def _limit(duration_s: float, rng: random.Random) -> float:

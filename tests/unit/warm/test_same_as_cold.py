@@ -56,14 +56,17 @@ def assert_same(
     environment: Mapping[str, str] | None = None,
     stdin: bytes = b"",
     cold: str | None = None,
-) -> None:
-    """Assert that a program has the same results warm and cold, and that it started as expected."""
+    within: Sequence[str] = (),
+) -> str:
+    """Assert that a program has the same results warm and cold, and that it started as expected; return its output."""
     variables = {**NO_BYTECODE, **(environment or {})}
-    started_warm = result(warm.command(arguments), folder, warm.environment(variables), stdin)
-    started_cold = result([sys.executable, *arguments], folder, {**inherited(), **OF_DRIVERS, **variables}, stdin)
+    started_warm = result([*within, *warm.command(arguments)], folder, warm.environment(variables), stdin)
+    of_cold = {**inherited(), **OF_DRIVERS, **variables}
+    started_cold = result([*within, sys.executable, *arguments], folder, of_cold, stdin)
     assert started_warm == started_cold
     reason = warm.reasons()[-1]
     assert (reason is None) if cold is None else (reason is not None and cold in reason), reason
+    return started_warm[1]
 
 
 def script(folder: Path, text: str, name: str = "program.py") -> str:
@@ -230,19 +233,10 @@ def test_objects_of_own_modules_are_finalized(then: str, warm: Warm, tmp_path: P
 
 
 def test_open_files_are_inherited(warm: Warm, tmp_path: Path) -> None:
-    program = [script(tmp_path, "import os; print(os.read(9, 5), sorted(map(int, os.listdir('/proc/self/fd')))[:4])")]
+    text = "import os; print(os.read(9, 5), sorted(map(int, os.listdir('/proc/self/fd')))[:4])"
     (tmp_path / "data").write_text("whole")
-    outputs = [
-        subprocess.check_output(
-            ["bash", "-c", 'exec 9<data; exec "$@"', "bash", *command], cwd=tmp_path, env=environment
-        )
-        for command, environment in (
-            (warm.command(program), warm.environment(NO_BYTECODE)),
-            ([sys.executable, *program], dict(os.environ)),
-        )
-    ]
-    assert outputs[0] == outputs[1]
-    assert warm.reasons()[-1] is None
+    shell = ("bash", "-c", 'exec 9<data; exec "$@"', "bash")
+    assert assert_same(warm, tmp_path, [script(tmp_path, text)], within=shell).startswith("b'whole'")
 
 
 def test_coverage_counts_the_same_lines(warm: Warm, tmp_path: Path) -> None:
@@ -288,18 +282,9 @@ def test_ignored_signals_limits_and_priority_are_inherited(warm: Warm, tmp_path:
         print([resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")])
         print(os.sched_getaffinity(0), oct(os.umask(0)))
     """
-    program = [script(tmp_path, text)]
-    outputs = []
-    for command in (warm.command(program), [sys.executable, *program]):
-        shell = "trap '' HUP INT; umask 027; ulimit -c 0 -n 512 -s 4096 -v 8000000; exec nice -n 3 taskset -c 0 \"$@\""
-        done = subprocess.run(
-            ["bash", "-c", shell, "bash", *command],
-            cwd=tmp_path, env=warm.environment(NO_BYTECODE), capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        outputs.append(done.stdout)
-    assert outputs[0] == outputs[1]
-    assert outputs[0].startswith(f"1 1 {min(os.nice(0) + 3, 19)}\n")
-    assert warm.reasons()[-1] is None
+    limits = "trap '' HUP INT; umask 027; ulimit -c 0 -n 512 -s 4096 -v 8000000; exec nice -n 3 taskset -c 0 \"$@\""
+    printed = assert_same(warm, tmp_path, [script(tmp_path, text)], within=("bash", "-c", limits, "bash"))
+    assert printed.startswith(f"1 1 {min(os.nice(0) + 3, 19)}\n")
 
 
 def random_program(rng: random.Random) -> str:

@@ -110,7 +110,7 @@ def test_invalid_field_error_names_field_and_value(fields: dict[str, Any], start
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b'"x"', b"null", b"\xff\xfe", b'{"entrypoint": "\\ud800"}', b"[" * 10_000]
+    "body", [b"", b"{", b"[]", b'"x"', b"null", b"\xff\xfe", b'{"entrypoint": "\\ud800"}', b"[" * 10_000, b"9" * 10_000]
 )
 def test_body_must_be_json_object(body: bytes) -> None:
     message = refusal(body)

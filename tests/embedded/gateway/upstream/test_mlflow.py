@@ -1,14 +1,13 @@
 """Ending runs from outside, on a real MLflow server with SQLite."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mlplatform.contract import TAG_END_REASON
-from mlplatform.errors import AccessError, UnreachableError
 from mlplatform.gateway.upstream.mlflow import JobPages, close_runs, mlflow_client, open_runs
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
@@ -99,26 +98,6 @@ async def test_long_end_reason_is_truncated(mlflow: Any, mlflow_address: str) ->
     run = start(mlflow)
     assert await close(mlflow_address, [run], "FAILED", "x" * 100_000) == 1
     assert set(mlflow.get_run(run).data.tags[TAG_END_REASON]) == {"x"}
-
-
-async def test_unavailable_mlflow_is_reported(closed_port: int) -> None:
-    with pytest.raises(UnreachableError, match=rf"MLflow at http://127.0.0.1:{closed_port} .* does not answer"):
-        await close(f"http://127.0.0.1:{closed_port}", ["0" * 32], "FAILED", "lost")
-
-
-@pytest.mark.parametrize(
-    ("answer", "kind", "expected"),
-    [
-        ((401, "no"), AccessError, r"rejected the account \(401\); "),
-        ((503, "{}"), UnreachableError, "with 503"),
-        ((200, "<html>"), UnreachableError, "is not MLflow"),
-    ],
-)
-async def test_invalid_mlflow_response_gives_one_sentence_error(
-    answer: tuple[int, str], kind: type[Exception], expected: str, serve: Callable[..., str]
-) -> None:
-    with pytest.raises(kind, match=expected):
-        await close(serve(lambda method, path: answer), ["0" * 32], "FAILED", "lost")
 
 
 def test_account_from_file_is_sent(tmp_path: Path) -> None:

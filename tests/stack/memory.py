@@ -30,6 +30,10 @@ class Peaks:
             self.containers[name] = max(peak, used), limit
         self.total = max(self.total, sum(used for used, _ in sample.values()))
 
+    def part_of_limit(self, container: str) -> float:
+        peak, limit = self.containers[container]
+        return peak / limit
+
     def largest(self) -> str:
         """The container that used most, with its peak and its limit."""
         if not self.containers:
