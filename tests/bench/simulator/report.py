@@ -1,4 +1,4 @@
-"""Report of simulations: a table, the targets and JSON."""
+"""Report of simulations: a table, the targets, JSON and a plot."""
 
 from __future__ import annotations
 
@@ -84,3 +84,30 @@ def write_json(rows: Sequence[Measures], planning: Mapping[str, Mapping[str, flo
     """Write all measures, and the milliseconds that each policy takes to plan a long queue."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"measures": [asdict(row) for row in rows], "planning_ms": dict(planning)}, indent=2))
+
+
+def plot(rows: Sequence[Measures], path: Path) -> None:
+    """Draw the measures of each policy, with a point per workload."""
+    # Matplotlib is in the environment of `make bench` only, and takes a second to import.
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot
+
+    panels = {
+        "mean completion, h": [row.completion_h for row in rows],
+        "p99 wait within a share, s": [max(1.0, row.entitled_wait_p99_s) for row in rows],
+        "worst rho (above 1: worse off than alone)": [row.worst_rho for row in rows],
+        "Jain's index of slowdowns": [row.jain for row in rows],
+        f"p99 wait of {LARGE_GPUS}+ GPUs, h": [row.large_wait_p99_h for row in rows],
+        "lost GPU-hours": [row.lost_gpu_h for row in rows],
+    }
+    figure, axes = pyplot.subplots(2, 3, figsize=(14, 7), layout="constrained")
+    for axis, (title, values) in zip(axes.flat, panels.items(), strict=True):
+        axis.plot([row.policy for row in rows], values, "o", alpha=0.5)
+        axis.set_title(title, fontsize=10)
+        axis.set_yscale("log" if "p99 wait within" in title else "linear")
+    axes[0, 2].axhline(1.0, color="black", linewidth=0.8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    pyplot.close(figure)

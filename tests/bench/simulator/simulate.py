@@ -17,7 +17,7 @@ from engine import simulate
 from measures import Measures, measure
 from planning_time import WAITING, full_view, planning_ms
 from policies import FifoEasy, FirstFit, KueueLike, Ours, Policy, SlurmLike
-from report import table, targets, write_json
+from report import plot, table, targets, write_json
 from rich.console import Console
 from workload import SAMPLES, SEEDS, Workload, alone, generated, philly
 
@@ -46,7 +46,7 @@ def main() -> int:
     parser.add_argument("--sample", nargs="*", type=int, choices=SAMPLES, help="samples of Philly's trace")
     parser.add_argument("--generated", nargs="*", type=int, metavar="SEED", help="generated workloads")
     parser.add_argument("--policy", nargs="+", default=list(POLICIES), choices=POLICIES)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for results.json")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for results.json and measures.svg")
     args = parser.parse_args()
     everything = args.sample is None and args.generated is None
     samples = list(SAMPLES) if everything or args.sample == [] else args.sample or []
@@ -67,7 +67,8 @@ def main() -> int:
     for name, found in judged.items():
         console.print(f"{name}:", *map(str, found), sep="\n  ", highlight=False)
     write_json(rows, planning, args.out / "results.json")
-    console.print(f"Written: {args.out}/results.json.", soft_wrap=True)
+    plot(rows, args.out / "measures.svg")
+    console.print(f"Written to {args.out}: results.json, measures.svg.", soft_wrap=True)
     return 0 if all(target.holds for found in judged.values() for target in found) else 1
 
 
