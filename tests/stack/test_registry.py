@@ -91,6 +91,37 @@ def test_promoted_model_and_checkpoint_reproduce_run_accuracy(
     assert again == pytest.approx({"model": accuracy, "checkpoint": accuracy}, abs=1e-6)
 
 
+REPLACED = """
+import sys, mlflow
+from mlplatform.registry import lineage
+name, registry = sys.argv[1], mlflow.MlflowClient()
+location = lineage.location_of(registry, f"models:/{name}/1").removeprefix("mlflow-artifacts:/").strip("/")
+print(location)
+"""
+
+
+@pytest.mark.usefixtures("trained")
+def test_replaced_file_of_registered_model_is_named(stack: Stack) -> None:
+    register = "import mlplatform; from mlplatform.registry import lookup; "
+    register += "mlplatform.register(lookup.resolve('digits@champion').source, 'replaced')"
+    stack.execute("notebook", "python", "-c", register)
+    show = ("notebook", "mlplatform", "models", "show", "replaced/1")
+    wait_for(lambda: "files are as the gateway has recorded them" in stack.execute(*show).stdout, "the digests")
+    folder = stack.execute("notebook", "python", "-c", REPLACED, "replaced").stdout.split()[-1]
+    with stack.mlflow as client:
+        address = f"http://127.0.0.1:{stack.settings.mlflow_port}/api/2.0/mlflow-artifacts/artifacts/{folder}/MLmodel"
+        original = client.get(address).raise_for_status().content
+        try:
+            client.put(address, content=original + b"# replaced").raise_for_status()
+            for words in (("show", "replaced/1"), ("download", "replaced/1", "/tmp/replaced-model")):
+                refused = stack.execute("notebook", "mlplatform", "models", *words, check=False)
+                assert refused.returncode == 1
+                assert "The file MLmodel of replaced version 1 does not have the checksum" in refused.stderr, words
+        finally:
+            client.put(address, content=original).raise_for_status()
+            client.request("DELETE", "/registered-models/delete", json={"name": "replaced"}).raise_for_status()
+
+
 @pytest.mark.usefixtures("trained")
 def test_notebook_shows_download_progress(stack: Stack) -> None:
     cell = "import mlplatform\nmlplatform.download('digits@champion', '/tmp/numbers-model')"
