@@ -292,7 +292,7 @@ def test_train_checkpoint_state_has_expected_keys() -> None:
     from ray.train.v2._internal.execution.checkpoint import checkpoint_manager
 
     state = set(checkpoint_manager._CheckpointManagerState.model_fields)
-    assert {layout.LATEST, layout.RESULTS, layout.INDICES, layout.PENDING} <= state
+    assert {layout.LATEST, layout.RESULTS, layout.PENDING} <= state
     assert {layout.FOLDER, layout.METRICS} <= set(checkpoint_manager._TrainingResultState.model_fields)
 
 

@@ -12,7 +12,7 @@ from mlplatform.contract import REPORT
 from mlplatform.local.instance import Home, Instance
 from mlplatform.local.programs import common_environment
 from mlplatform.settings.job import settings
-from mlplatform.tracking.metrics import MetricWriter
+from mlplatform.tracking.metrics import RunSink
 from mlplatform.tracking.outbox import Outbox
 from mlplatform.training.history import HistorySink, history
 from mlplatform.training.reports import Reports, aggregated, numbers, step_of
@@ -168,10 +168,10 @@ def test_non_json_values_are_stored_as_text(reports: Reports, storage_folder: An
 def test_checkpoint_hands_unsent_points_to_next_attempt(storage_folder: Any) -> None:
     from ray.train import Checkpoint
 
-    def new() -> tuple[Reports, MetricWriter]:
+    def new() -> tuple[Reports, Outbox]:
         uri = f"{storage_folder}/job/fit"
         # Nothing listens on this port, as during an outage of MLflow.
-        metrics = MetricWriter("run", "http://127.0.0.1:1")
+        metrics = Outbox(RunSink("run", "http://127.0.0.1:1"))
         return Reports("fit", uri, history=Outbox(HistorySink(uri)), metrics=metrics), metrics
 
     reports, metrics = new()
