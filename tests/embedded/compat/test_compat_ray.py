@@ -231,7 +231,7 @@ def test_train_callback_hooks_exist() -> None:
     from mlplatform.compat import ray_train
     from mlplatform.training.reports import Reports
     from mlplatform.training.workers import WorkerSetup
-    from mlplatform.tuning.drain import Drain
+    from mlplatform.tuning.search import Drain
 
     hooks = {
         ray_train.WorkerGroupCallback: {"before_worker_group_start": 1, "after_worker_group_start": 1},
