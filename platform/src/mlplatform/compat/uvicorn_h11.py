@@ -31,8 +31,9 @@ class BoundedHeaders(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse what arrived, and wait for the rest of the headers if they are incomplete."""
         super().data_received(data)
-        answered_early = self.conn.their_state is h11.SEND_BODY and self.cycle and self.cycle.response_complete
-        self._await_headers(self.conn.their_state is h11.IDLE or answered_early)
+        state = self.conn.their_state
+        answered_early = state is h11.SEND_BODY and bool(self.cycle) and self.cycle.response_complete
+        self._await_headers(state is h11.IDLE or answered_early)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
