@@ -24,7 +24,7 @@ def training(bench: Bench) -> list[Row]:
 
 
 def batched_metrics(bench: Bench) -> list[Row]:
-    name = "batched-metrics: MetricWriter by mlflow.log_metric"
+    name = "batched-metrics: the outbox by mlflow.log_metric"
     return [Row(name, "metrics/s", bench.job("metrics")["metrics"], 20, "higher")]
 
 

@@ -14,7 +14,8 @@ from mlplatform import contract
 from mlplatform.settings.job import Settings
 from mlplatform.storage import run_reference
 from mlplatform.tracking import server
-from mlplatform.tracking.metrics import MetricWriter, Point
+from mlplatform.tracking.metrics import Point, RunSink
+from mlplatform.tracking.outbox import Outbox
 
 HANGS = """
 import signal, mlplatform
@@ -235,11 +236,11 @@ def test_resent_points_arrive_once_and_in_order(environment: Settings, tmp_path:
 
     with mlflow.start_run() as run:
         pass
-    first = MetricWriter(run.info.run_id, environment.tracking_uri)
+    first = Outbox(RunSink(run.info.run_id, environment.tracking_uri))
     first.put([Point("loss", 1.0, 0, 1), Point("loss", 0.5, 1, 2)])
     first.put([Point("loss", 0.6, 1, 3), Point("loss", float("nan"), 2, 4)])
     first.close()
-    restored = MetricWriter(run.info.run_id, environment.tracking_uri)
+    restored = Outbox(RunSink(run.info.run_id, environment.tracking_uri))
     restored.put([Point("loss", 0.7, 1, 5), Point("loss", 0.25, 3, 6), Point("accuracy", 0.9, 0, 7)])
     restored.close()
     history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss")
@@ -249,7 +250,7 @@ def test_resent_points_arrive_once_and_in_order(environment: Settings, tmp_path:
 
 
 def test_queueing_metrics_does_not_block_on_server(closed_port: int) -> None:
-    writer = MetricWriter("0" * 32, f"http://127.0.0.1:{closed_port}")
+    writer = Outbox(RunSink("0" * 32, f"http://127.0.0.1:{closed_port}"))
     for step in range(1000):
         writer.put([Point("loss", 1.0, step, step)])
     assert len(writer.pending()) == 1000, "queued points were dropped before the server answered"

@@ -119,6 +119,7 @@ def test_history_returns_all_reports(trained: tuple[str, list[str]], name: str) 
     assert [report["training_iteration"] for report in found] == list(range(1, STEPS + 1))
     assert [report.get("done", False) for report in found] == [False] * (STEPS - 1) + [True]
     assert all({rank["rank"] for rank in report["ranks"]} == {0, 1} for report in found)
+    assert all(rank["hostname"] and rank["pid"] for report in found for rank in report["ranks"])
     assert {report["job_id"] for report in found} == {trained[0]}
     assert all("checkpoint" in report for report in found[2::3])
 

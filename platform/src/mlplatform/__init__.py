@@ -67,33 +67,7 @@ _HOME = {
     "tracker": "tracking.other_trackers",
 }
 
-__all__ = [
-    "CapacityError",
-    "Jobs",
-    "PlatformError",
-    "PreemptionCheckpoint",
-    "RegistryError",
-    "Resources",
-    "Settings",
-    "Tracker",
-    "WorkerGroup",
-    "best_run",
-    "check_capacity",
-    "checkpoint_uri",
-    "dataset",
-    "download",
-    "history",
-    "job_run",
-    "node_metrics",
-    "promote",
-    "publish_model",
-    "register",
-    "resume_path",
-    "run_config",
-    "run_url",
-    "submit",
-    "tracker",
-]
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> Any:

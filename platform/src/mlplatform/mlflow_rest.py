@@ -149,10 +149,10 @@ class MlflowRest:
 class AsyncMlflowRest:
     """`MlflowRest` for asyncio, with the same methods and errors."""
 
-    def __init__(self, tracking_uri: str, account: Account | None = None, timeout_s: float = _SECONDS) -> None:
+    def __init__(self, tracking_uri: str, account: Account | None = None) -> None:
         """Connect with the first request; the arguments are those of `MlflowRest`."""
         self._server = _Server(tracking_uri, own_account(tracking_uri) if account is None else account)
-        self._http = httpx.AsyncClient(**self._server.options(timeout_s))
+        self._http = httpx.AsyncClient(**self._server.options(_SECONDS))
         self._artifacts = f"{tracking_uri.rstrip('/')}{_ARTIFACTS}"
 
     async def __aenter__(self) -> Self:

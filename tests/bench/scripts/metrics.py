@@ -10,7 +10,8 @@ from scripts.common import arguments, print_result
 
 import mlplatform
 from mlplatform.tracking import server
-from mlplatform.tracking.metrics import MetricWriter
+from mlplatform.tracking.metrics import RunSink, stamped
+from mlplatform.tracking.outbox import Outbox
 
 STEPS = 1000
 VALUES = ("loss", "accuracy")
@@ -23,9 +24,9 @@ _rounds = itertools.count()
 def batched(run_id: str) -> float:
     name = f"batched-{next(_rounds)}"
     start = time.perf_counter()
-    writer = MetricWriter(run_id, server.uri())
+    writer = Outbox(RunSink(run_id, server.uri()))
     for step in range(STEPS):
-        writer.log({f"{name}/{value}": 1.0 / (step + 1) for value in VALUES}, step)
+        writer.put(stamped({f"{name}/{value}": 1.0 / (step + 1) for value in VALUES}, step))
     writer.close()
     seconds = time.perf_counter() - start
     arrived = len(MlflowClient().get_metric_history(run_id, f"{name}/{VALUES[-1]}"))

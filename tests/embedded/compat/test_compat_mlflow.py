@@ -9,10 +9,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from waiting import wait_for
 
 pytest.importorskip("mlflow")
 
 from mlplatform.compat import mlflow as compat
+from mlplatform.tracking.system_metrics import NodeMonitor
 
 
 @pytest.fixture(autouse=True)
@@ -65,25 +67,28 @@ def test_tracking_and_registry_uris_are_restored(tmp_path: Path) -> None:
     mlflow.set_tracking_uri(None)
 
 
-def test_system_metrics_are_sampled_and_averaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_system_metrics_continue_after_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import mlflow
-    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-    assert {"run_id", "resume_logging", "node_id", "tracking_uri"} <= set(parameters(SystemMetricsMonitor))
-    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.5")
+    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.1")
     monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING", "2")
-    address = (tmp_path / "runs").as_uri()
+    address, name = (tmp_path / "runs").as_uri(), "system/node-1/cpu_utilization_percentage"
     client = mlflow.MlflowClient(address)
     run = client.create_run(client.create_experiment("metrics"))
     client.log_metric(run.info.run_id, "system/cpu_utilization_percentage", 1.0, step=6)
-    sampler = compat.SystemMetricsSampler(run.info.run_id, "node-1", address)
-    assert (sampler.interval_s, sampler.samples_per_point) == (0.5, 2)
-    sampler.sample()
-    sampler.sample()
-    step, values = sampler.point()
-    assert step == 7, "steps do not continue after the run's last step"
-    assert "system/node-1/cpu_utilization_percentage" in values
-    assert sampler.point() == (8, {}), "samples were not averaged into one point"
+    refused, send = [ConnectionError("unavailable")], NodeMonitor._send
+
+    def send_second(*arguments: Any) -> None:
+        if refused:
+            raise refused.pop()
+        send(*arguments)
+
+    monkeypatch.setattr(NodeMonitor, "_send", send_second)
+    monitor = NodeMonitor(lambda: run, address, "node-1")
+    monitor.start()
+    wait_for(lambda: len(client.get_metric_history(run.info.run_id, name)) > 1, "two points")
+    monitor.stop()
+    assert [point.step for point in client.get_metric_history(run.info.run_id, name)][:2] == [7, 8]
 
 
 def test_latest_metrics_include_their_steps() -> None:
@@ -124,20 +129,13 @@ def test_model_is_pickled_by_default() -> None:
         return serialization_format
 
     pytorch = ModuleType("mlflow.pytorch")
-    pytorch.save_model = save_model  # type: ignore[attr-defined]
+    pytorch.log_model = pytorch.save_model = save_model  # type: ignore[attr-defined]
     compat.set_pickle_default(pytorch)
     save: Callable[..., str | None] = pytorch.save_model  # type: ignore[attr-defined]
     assert save("model") == save("model", path="here") == save("model", None, False, None) == "pickle"
     assert save("model", input_example=[1.0]) is None
     assert save("model", export_model=True) is None
     assert save("model", serialization_format="pt2") == "pt2"
-
-
-def test_mlflow_without_formats_is_not_patched() -> None:
-    older = ModuleType("mlflow.pytorch")
-    older.log_model = log_model = lambda model, artifact_path: None  # type: ignore[attr-defined]
-    compat.set_pickle_default(older)
-    assert older.log_model is log_model
 
 
 def test_printed_page_can_be_replaced_per_server() -> None:

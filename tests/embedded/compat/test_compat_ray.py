@@ -231,7 +231,7 @@ def test_train_callback_hooks_exist() -> None:
     from mlplatform.compat import ray_train
     from mlplatform.training.reports import Reports
     from mlplatform.training.workers import WorkerSetup
-    from mlplatform.tuning.drain import Drain
+    from mlplatform.tuning.search import Drain
 
     hooks = {
         ray_train.WorkerGroupCallback: {"before_worker_group_start": 1, "after_worker_group_start": 1},
@@ -292,7 +292,7 @@ def test_train_checkpoint_state_has_expected_keys() -> None:
     from ray.train.v2._internal.execution.checkpoint import checkpoint_manager
 
     state = set(checkpoint_manager._CheckpointManagerState.model_fields)
-    assert {layout.LATEST, layout.RESULTS, layout.INDICES, layout.PENDING} <= state
+    assert {layout.LATEST, layout.RESULTS, layout.PENDING} <= state
     assert {layout.FOLDER, layout.METRICS} <= set(checkpoint_manager._TrainingResultState.model_fields)
 
 

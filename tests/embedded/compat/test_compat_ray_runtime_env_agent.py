@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from embedded import command, processes
+from ray._private.runtime_env import plugin as plugins
 from ray._private.runtime_env.context import RuntimeEnvContext
-from ray._private.runtime_env.plugin import create_for_plugin_if_needed
 from ray._private.runtime_env.uri_cache import URICache
 from ray._private.runtime_env.working_dir import WorkingDirPlugin
 from ray.runtime_env import RuntimeEnv
@@ -34,21 +34,16 @@ class SlowHead:
         return content.getvalue()
 
 
-@pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkingDirPlugin:
-    for name in ("create", "delete_uri"):
-        monkeypatch.setattr(WorkingDirPlugin, name, getattr(WorkingDirPlugin, name))
+def test_second_job_leaves_folder_of_first_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "create_for_plugin_if_needed", plugins.create_for_plugin_if_needed)
     ray_runtime_env_agent.unpack_once()
-    return WorkingDirPlugin(str(tmp_path), SlowHead())
-
-
-def test_second_job_leaves_folder_of_first_in_place(plugin: WorkingDirPlugin, tmp_path: Path) -> None:
+    plugin = WorkingDirPlugin(str(tmp_path), SlowHead())
     folder = tmp_path / "working_dir_files" / NAME
     cache = URICache(plugin.delete_uri)
 
     async def create() -> None:
         environment = RuntimeEnv(working_dir=f"gcs://{NAME}.zip")
-        await create_for_plugin_if_needed(environment, plugin, cache, RuntimeEnvContext())
+        await plugins.create_for_plugin_if_needed(environment, plugin, cache, RuntimeEnvContext())
 
     async def both() -> tuple[int, int]:
         first, second = asyncio.create_task(create()), asyncio.create_task(create())
@@ -62,21 +57,6 @@ def test_second_job_leaves_folder_of_first_in_place(plugin: WorkingDirPlugin, tm
     before, after = asyncio.run(both())
     assert after == before
     assert (folder / "train.py").is_file()
-
-
-def test_deleted_folder_is_unpacked_again(plugin: WorkingDirPlugin, tmp_path: Path) -> None:
-    folder = tmp_path / "working_dir_files" / NAME
-    uri = f"gcs://{NAME}.zip"
-
-    async def create() -> int:
-        return int(await plugin.create(uri, {}, RuntimeEnvContext()))
-
-    assert asyncio.run(create()) > 0
-    assert asyncio.run(create()) == 0
-    assert plugin.delete_uri(uri) > 0
-    assert not folder.exists()
-    assert asyncio.run(create()) > 0
-    assert folder.is_dir()
 
 
 def test_nodes_agent_is_replaced(local: LocalPlatform, reached: Settings) -> None:

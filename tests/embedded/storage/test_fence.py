@@ -12,7 +12,7 @@ from mlplatform import contract
 from mlplatform.errors import FencedError
 from mlplatform.settings import job
 from mlplatform.tracking import run as tracking_run
-from mlplatform.tracking.metrics import MetricWriter, Point, RunSink
+from mlplatform.tracking.metrics import Point, RunSink
 from mlplatform.tracking.outbox import Outbox
 from mlplatform.training.history import HistorySink, history
 from mlplatform.tuning.trial_runs import TrialRuns
@@ -78,8 +78,8 @@ def test_resumed_stale_attempt_adds_no_metrics(
 
 def test_pending_metrics_of_replaced_attempt_are_dropped(replace: Callable[[], None], run: Any, tmp_path: Path) -> None:
     replace()
-    writer = MetricWriter(run[1], f"sqlite:///{tmp_path}/mlflow.db")
-    writer.log({"loss": 1.0}, 0)
+    writer = Outbox(RunSink(run[1], f"sqlite:///{tmp_path}/mlflow.db"))
+    writer.put([Point("loss", 1.0, 0, 1)])
     reports: Outbox = Outbox(HistorySink(str(tmp_path / "storage" / "steps" / "0")))
     reports.put([{"step": 0}])
     started = time.monotonic()

@@ -12,7 +12,7 @@ from mlplatform.contract import REPORT
 from mlplatform.local.instance import Home, Instance
 from mlplatform.local.programs import common_environment
 from mlplatform.settings.job import settings
-from mlplatform.tracking.metrics import MetricWriter
+from mlplatform.tracking.metrics import RunSink
 from mlplatform.tracking.outbox import Outbox
 from mlplatform.training.history import HistorySink, history
 from mlplatform.training.reports import Reports, aggregated, numbers, step_of
@@ -106,28 +106,6 @@ def test_history_contains_reports_without_checkpoint(reports: Reports, storage_f
     assert [(line["loss"], line["note"]) for line in history("fit")] == [(0.5, "text stays"), (0.25, "text stays")]
 
 
-def test_detailed_history_has_ranks_and_last_report(storage_folder: Any) -> None:
-    import asyncio
-
-    uri = f"{storage_folder}/job/fit"
-    reports = Reports("fit", uri, history=Outbox(HistorySink(uri)), metrics=None, aggregate="mean", detailed=True)
-    places = [SimpleNamespace(metadata=SimpleNamespace(hostname=f"node-{rank}", pid=rank)) for rank in (0, 1)]
-    reports.before_worker_group_start(None)
-    reports.after_worker_group_start(SimpleNamespace(get_workers=lambda: places))
-    for loss in (1.0, 2.0):
-        reports.after_report(NO_CHECKPOINT, [{"loss": loss}, {"loss": loss + 2}])
-    asyncio.run(reports.before_controller_shutdown())
-    first, last = history("fit")
-    assert (first["loss"], last["loss"]) == (2.0, 3.0)
-    assert first["ranks"] == [
-        {"hostname": "node-0", "pid": 0, "loss": 1.0},
-        {"hostname": "node-1", "pid": 1, "loss": 3.0},
-    ]
-    assert (first["job_id"], first["iterations_since_restore"], last["iterations_since_restore"]) == ("job", 1, 2)
-    assert "done" not in first
-    assert last["done"] is True
-
-
 def test_history_contains_replayed_report_once(reports: Reports, storage_folder: Any) -> None:
     for losses in ((0.5, 0.4), (0.3, 0.2, 0.1)):
         reports.before_worker_group_start(None)
@@ -168,10 +146,10 @@ def test_non_json_values_are_stored_as_text(reports: Reports, storage_folder: An
 def test_checkpoint_hands_unsent_points_to_next_attempt(storage_folder: Any) -> None:
     from ray.train import Checkpoint
 
-    def new() -> tuple[Reports, MetricWriter]:
+    def new() -> tuple[Reports, Outbox]:
         uri = f"{storage_folder}/job/fit"
         # Nothing listens on this port, as during an outage of MLflow.
-        metrics = MetricWriter("run", "http://127.0.0.1:1")
+        metrics = Outbox(RunSink("run", "http://127.0.0.1:1"))
         return Reports("fit", uri, history=Outbox(HistorySink(uri)), metrics=metrics), metrics
 
     reports, metrics = new()

@@ -13,7 +13,6 @@ from mlplatform.cli import (
     local,
     login,
     models,
-    notebook,
     notify,
     output,
     people,
@@ -57,7 +56,6 @@ app.command("env")(stack.shell_env)
 app.command("doctor")(stack.check)
 app.add_typer(local.app, name="local")
 app.add_typer(stack.app, name="stack")
-stack.app.command("notebook")(notebook.notebook)
 
 
 def main() -> None:

@@ -6,7 +6,6 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -41,20 +40,18 @@ def audit(
         for entry in entries:
             print(json.dumps(entry))
         return
-    if not entries:
-        print("No entry.")
-        return
     print_table(
         ["Time", "Principal", "Kind", "Address", "Action", "Change"],
         [
             (
-                span(datetime.fromisoformat(entry["time"])),
+                span(entry["time"]),
                 *(entry[name] for name in ("principal", "kind", "address")),
                 f"{entry['verb']} {entry['object']}",
                 _change(entry),
             )
             for entry in entries
         ],
+        empty="No entry.",
     )
     if len(entries) == limit:
         print(f"The latest {limit} entries; --limit shows more.", file=sys.stderr)

@@ -7,7 +7,10 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    import httpx
 
 _ENDLESS = 1 << 20
 """Columns of a table that a program reads."""
@@ -32,6 +35,14 @@ def terminal() -> TextIO:
     return raw
 
 
+def ask(method: str, path: str, **options: Any) -> httpx.Response:
+    """Send one request to the gateway, as `Connection.call` does, with the settings of this process."""
+    from mlplatform.client.connection import Connection
+
+    with Connection() as link:
+        return link.call(method, path, **options)
+
+
 def print_log(texts: Iterable[str]) -> None:
     """Print a job's log as `Jobs.follow_text` yields it: on a terminal, an unfinished line is redrawn in one row."""
     from mlplatform.client.follow import last_state
@@ -49,11 +60,19 @@ def print_log(texts: Iterable[str]) -> None:
         out.flush()
 
 
-def print_table(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
+def print_table(columns: Sequence[str], rows: Sequence[tuple[str, ...]], empty: str = "") -> None:
     """Print a table whose first column is never cut: it contains the id that other commands accept.
 
     Cells are printed as they are, brackets and colons included; in a pipe, none is cut or wrapped.
+
+    Args:
+        columns: their titles.
+        rows: the cells of each row.
+        empty: sentence that is printed instead of a table without rows.
     """
+    if empty and not rows:
+        print(empty)
+        return
     from rich.console import Console
     from rich.table import Column, Table
 
@@ -87,9 +106,14 @@ def seconds_in(duration: str, option: str = "--since") -> int:
         raise SettingsError(f"Invalid {option} {duration!r}: {error}.") from error
 
 
-def span(*moments: datetime | None) -> str:
-    """Return the known moments in this machine's time zone, as in `2026-11-22 10:00:00 to 2026-11-22 10:05:00`."""
-    return " to ".join(f"{moment.astimezone():%Y-%m-%d %H:%M:%S}" for moment in moments if moment)
+def span(*moments: datetime | str | None) -> str:
+    """Return the known moments in this machine's time zone, as in `2026-11-22 10:00:00 to 2026-11-22 10:05:00`.
+
+    Args:
+        moments: times, also as the gateway writes them (ISO 8601).
+    """
+    known = (datetime.fromisoformat(moment) if isinstance(moment, str) else moment for moment in moments if moment)
+    return " to ".join(f"{moment.astimezone():%Y-%m-%d %H:%M:%S}" for moment in known)
 
 
 def exports(variables: Mapping[str, str]) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 from urllib.parse import quote
 
 import typer
+
+from mlplatform.cli.output import ask, print_table, span
 
 app = typer.Typer(no_args_is_help=True, help="People with tokens of their own: add, list, remove.")
 
@@ -25,38 +26,27 @@ def add(
     If the person exists, add the team or rights that are given. The code is valid once, for 24 hours; earlier codes of
     the person are void.
     """
-    from mlplatform.cli.output import span
-    from mlplatform.client.connection import Connection
-
     person = {"name": name, "team": team, "lead": lead, "administrator": admin}
-    with Connection() as link:
-        answer = link.call("POST", "/platform/people", named=True, json=person).json()
+    answer = ask("POST", "/platform/people", named=True, json=person).json()
     print(f"{'Added' if answer['added'] else 'Changed'} {name}. The code is valid once, until", end=" ")
-    print(f"{span(datetime.fromisoformat(answer['expires']))}:\n\n    mlplatform login {answer['code']}\n")
+    print(f"{span(answer['expires'])}:\n\n    mlplatform login {answer['code']}\n")
     print(f"Next, on the stack's host: `make notebook PERSON={name}` makes a JupyterLab of their own.")
 
 
 @app.command("list")
 def list_() -> None:
     """Show all people with their teams."""
-    from mlplatform.cli.output import print_table, span
-    from mlplatform.client.connection import Connection
-
-    with Connection() as link:
-        found = link.call("GET", "/platform/people").json()["people"]
-    if not found:
-        print("Nobody has been added: everybody uses the shared token.")
-        return
     rows = [
         (
             person["name"],
             ", ".join(f"{team} (lead)" if role == "lead" else team for team, role in person["teams"].items()),
             "administrator" if person["administrator"] else "",
-            span(datetime.fromisoformat(person["created"])),
+            span(person["created"]),
         )
-        for person in found
+        for person in ask("GET", "/platform/people").json()["people"]
     ]
-    print_table(["Name", "Teams", "Rights", "Added"], rows)
+    empty = "Nobody has been added: everybody uses the shared token."
+    print_table(["Name", "Teams", "Rights", "Added"], rows, empty)
 
 
 @app.command()
@@ -64,11 +54,8 @@ def remove(
     name: Name, team: Annotated[str | None, typer.Option(help="Remove the person only from this team.")] = None
 ) -> None:
     """Remove a person and revoke all tokens at once; running jobs continue, and all jobs stay."""
-    from mlplatform.client.connection import Connection
-
     params = {"team": team} if team else None
-    with Connection() as link:
-        answer = link.call("DELETE", f"/platform/people/{quote(name)}", named=True, params=params).json()
+    answer = ask("DELETE", f"/platform/people/{quote(name)}", named=True, params=params).json()
     if team:
         print(f"Removed {name} from team {team}.")
     else:

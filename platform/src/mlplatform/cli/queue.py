@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlplatform.cli.output import print_table, span
+from mlplatform.cli.output import ask, print_table, span
 from mlplatform.errors import JobError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def queue(
                 entry["person"],
                 entry["team"],
                 entry["requests"],
-                span(datetime.fromisoformat(entry["since"])),
+                span(entry["since"]),
                 " ".join(reason["text"] for reason in entry["reasons"]),
             )
             for entry in found["entries"]
@@ -68,13 +68,13 @@ def why(job_id: Annotated[str, typer.Argument(help="Id of the job.")]) -> None:
         return
     _warn_if_old(found)
     (entry,) = found["entries"]
-    since = span(datetime.fromisoformat(entry["since"]))
+    since = span(entry["since"])
     print(f"{job_id} ({entry['person']}, team {entry['team']}) requests {entry['requests']} and waits since {since}.")
     print(f"Place {entry['place']} of {found['waiting']}.")
     for reason in entry["reasons"]:
         print(f"- {reason['text']} [{reason['rule']}]")
     if entry["latest_start"]:
-        print(f"It starts by {span(datetime.fromisoformat(entry['latest_start']))}, if all jobs keep to their limits.")
+        print(f"It starts by {span(entry['latest_start'])}, if all jobs keep to their limits.")
 
 
 def _leaving(jobs: Jobs, job_id: str) -> Attempt | None:
@@ -88,11 +88,8 @@ def _leaving(jobs: Jobs, job_id: str) -> Attempt | None:
 
 def _read(job_id: str | None) -> Mapping[str, Any]:
     """Return the jobs that wait, or one of them, as the gateway describes the queue."""
-    from mlplatform.client.connection import Connection
-
-    with Connection() as link:
-        found: Mapping[str, Any] = link.call("GET", "/platform/queue", params={"job": job_id} if job_id else {}).json()
-        return found
+    found: Mapping[str, Any] = ask("GET", "/platform/queue", params={"job": job_id} if job_id else {}).json()
+    return found
 
 
 def _warn_if_old(found: Mapping[str, Any]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
+
+from mlplatform.cli.output import ask, print_table, span
 
 app = typer.Typer(no_args_is_help=True, help="Your own secrets, which your jobs find as files: put, list, remove.")
 
@@ -27,7 +28,6 @@ def put(
     Your jobs that start from now on find it in the file $MLPLATFORM_SECRETS/NAME. A file is stored as it is; the line
     break that ends the standard input is left out.
     """
-    from mlplatform.client.connection import Connection
     from mlplatform.errors import SettingsError
 
     if source not in (None, "-") or (source and file):
@@ -41,8 +41,7 @@ def put(
         value = sys.stdin.buffer.read().removesuffix(b"\n").removesuffix(b"\r")
     else:
         value = typer.prompt(f"Value of {name}", hide_input=True).encode()
-    with Connection() as link:
-        link.call("PUT", f"{_PATH}/{quote(name, safe='')}", named=True, content=value)
+    ask("PUT", f"{_PATH}/{quote(name, safe='')}", named=True, content=value)
     print(f"Stored {name}; your jobs that start from now on find it in $MLPLATFORM_SECRETS/{name}.")
 
 
@@ -51,28 +50,18 @@ def list_() -> None:
     """Show names and sizes of your secrets, and when they were set; nobody can read their values."""
     from rich.filesize import decimal
 
-    from mlplatform.cli.output import print_table, span
-    from mlplatform.client.connection import Connection
-
-    with Connection() as link:
-        found = link.call("GET", _PATH).json()["secrets"]
-    if not found:
-        print("You have no secrets; `mlplatform secrets put NAME` stores one.")
-        return
     rows = [
-        (secret["name"], decimal(secret["bytes"]), span(datetime.fromisoformat(secret["changed"])), _state(secret))
-        for secret in found
+        (secret["name"], decimal(secret["bytes"]), span(secret["changed"]), _state(secret))
+        for secret in ask("GET", _PATH).json()["secrets"]
     ]
-    print_table(["Name", "Size", "Set", "State"], rows)
+    empty = "You have no secrets; `mlplatform secrets put NAME` stores one."
+    print_table(["Name", "Size", "Set", "State"], rows, empty)
 
 
 @app.command()
 def remove(name: Annotated[str, typer.Argument(help="Name of the secret.")]) -> None:
     """Remove a secret; jobs that are running keep their files."""
-    from mlplatform.client.connection import Connection
-
-    with Connection() as link:
-        link.call("DELETE", f"{_PATH}/{quote(name, safe='')}", named=True)
+    ask("DELETE", f"{_PATH}/{quote(name, safe='')}", named=True)
     print(f"Removed {name}.")
 
 

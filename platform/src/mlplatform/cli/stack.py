@@ -11,14 +11,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mlplatform.cli.checkout import Root
 from mlplatform.cli.output import connection, exports, print_table, terminal
 
 if TYPE_CHECKING:
     from mlplatform.stack.prune import Amount
 
+
+def _with_own_settings(root: Path) -> Path:
+    from mlplatform.stack import shell
+
+    shell.use_own_settings(root)
+    return root
+
+
 app = typer.Typer(help="The stack of containers on this host (the Makefile's verbs).", no_args_is_help=True)
 
+Root = Annotated[Path, typer.Option(help="Folder of the checkout.", show_default="here", callback=_with_own_settings)]
 Only = Annotated[str, typer.Option(help="Half of the stack: tracking or ray; empty for all of it.")]
 
 
@@ -260,6 +268,36 @@ def remove_host(name: Annotated[str, typer.Argument(help="Name of the host.")], 
 
     hosts.remove(root.absolute(), name)
     print(f"{name} is removed. It had the secrets of a worker: if you no longer trust it, run `make rotate`.")
+
+
+@app.command()
+def notebook(
+    person: Annotated[str, typer.Argument(help="Name of the person, as of `mlplatform people add`.")],
+    remove: Annotated[bool, typer.Option(help="Remove the notebook; its files stay in their volume.")] = False,
+    root: Root = Path(),
+) -> None:
+    """Make a JupyterLab for one person, in the place of the shared one, and print its link; or remove it.
+
+    It has a token, files and a network of its own, and no account of the stack: the person logs in once.
+    """
+    from mlplatform.stack import notebook_file, notebooks
+
+    root = root.absolute()
+    if not remove:
+        made = notebooks.add(root, person)
+        print(f"The notebook of {person}{'' if made.started else ', as soon as `make up` has started it'}:\n")
+        print(f"  {made.link}\n")
+        print("Whoever has the link can use it. Jobs, MLflow and storage need the person's own token: in a terminal of")
+        print(f"this notebook, once, `mlplatform login` with the code of `mlplatform people add {person}`.")
+        print("The shared notebook, which has everybody's accounts, ends with the next `make up`.")
+        return
+    volumes = notebooks.remove(root, person)
+    print(f"The notebook of {person} is removed. Its files stay; to delete them: docker volume rm {' '.join(volumes)}")
+    if not notebook_file.read_ports(root):
+        print(
+            "Nobody has one any more, so that the next `make up` starts the shared notebook again, with the accounts of"
+        )
+        print("everybody, unless you remove `notebook` from COMPOSE_PROFILES in .env.")
 
 
 def shell_env(root: Root = Path()) -> None:

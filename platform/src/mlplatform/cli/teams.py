@@ -8,6 +8,8 @@ from urllib.parse import quote
 
 import typer
 
+from mlplatform.cli.output import ask, print_table, seconds_in
+
 app = typer.Typer(no_args_is_help=True, help="Teams, which share jobs and resources: add, set, list, remove.")
 
 _PATH = "/platform/teams"
@@ -42,15 +44,12 @@ def add(
     person_cap: PersonCap = None,
 ) -> None:
     """Add a team, and print what is guaranteed between people on one Ray cluster, and what is not."""
-    from mlplatform.client.connection import Connection
-    from mlplatform.client.people import GUARANTEES, beyond_nodes
+    from mlplatform.client.people import GUARANTEES
 
     values = _values(gpus, cpus, weight, default_limit, idle_after, cap, person_cap)
-    with Connection() as link:
-        link.call("POST", _PATH, json={"name": name, **values})
-        warning = beyond_nodes(link)
+    ask("POST", _PATH, json={"name": name, **values})
     print(f"Added team {name}. Add its people with `mlplatform people add NAME --team {name}`.\n\n{GUARANTEES}", end="")
-    _warn(warning)
+    _warn_of_shares()
 
 
 @app.command("set")
@@ -65,29 +64,17 @@ def set_(
     person_cap: PersonCap = None,
 ) -> None:
     """Change the values that are given; --cap and --person-cap together replace all upper limits of the team."""
-    from mlplatform.client.connection import Connection
-    from mlplatform.client.people import beyond_nodes
-
     values = _values(gpus, cpus, weight, default_limit, idle_after, cap, person_cap)
-    with Connection() as link:
-        link.call("PATCH", f"{_PATH}/{quote(name)}", named=True, json=values)
-        warning = beyond_nodes(link)
+    ask("PATCH", f"{_PATH}/{quote(name)}", named=True, json=values)
     print(f"Changed team {name}.")
-    _warn(warning)
+    _warn_of_shares()
 
 
 @app.command("list")
 def list_() -> None:
     """Show all teams with their shares and limits."""
-    from mlplatform.cli.output import print_table
-    from mlplatform.client.connection import Connection
     from mlplatform.durations import in_words
 
-    with Connection() as link:
-        found = link.call("GET", _PATH).json()["teams"]
-    if not found:
-        print("There are no teams; `mlplatform teams add NAME` adds one.")
-        return
     rows = [
         (
             team["name"],
@@ -96,9 +83,10 @@ def list_() -> None:
             in_words(team["idle_s"]) if team["idle_s"] else "never",
             _shown(team["caps"]),
         )
-        for team in found
+        for team in ask("GET", _PATH).json()["teams"]
     ]
-    print_table(["Team", "GPUs", "CPUs", "Weight", "Time limit", "Idle after", "Upper limits"], rows)
+    columns = ["Team", "GPUs", "CPUs", "Weight", "Time limit", "Idle after", "Upper limits"]
+    print_table(columns, rows, "There are no teams; `mlplatform teams add NAME` adds one.")
 
 
 @app.command()
@@ -109,16 +97,17 @@ def remove(
     ] = False,
 ) -> None:
     """Remove a team with its share and limits; its people and its jobs stay."""
-    from mlplatform.client.connection import Connection
-
-    with Connection() as link:
-        link.call("DELETE", f"{_PATH}/{quote(name)}", named=True, params={"force": "1"} if force else None)
+    ask("DELETE", f"{_PATH}/{quote(name)}", named=True, params={"force": "1"} if force else None)
     print(f"Removed team {name}. Its jobs stay, and would belong to a team that is added under this name again.")
 
 
-def _warn(warning: str | None) -> None:
-    if warning:
-        print(warning, file=sys.stderr)
+def _warn_of_shares() -> None:
+    from mlplatform.client.connection import Connection
+    from mlplatform.client.people import beyond_nodes
+
+    with Connection() as link:
+        if warning := beyond_nodes(link):
+            print(warning, file=sys.stderr)
 
 
 def _values(
@@ -131,7 +120,6 @@ def _values(
     person_cap: list[str] | None,
 ) -> dict[str, Any]:
     """Return the fields of the gateway that are given."""
-    from mlplatform.cli.output import seconds_in
     from mlplatform.client.people import caps_in
 
     given: dict[str, Any] = {
@@ -148,8 +136,6 @@ def _values(
 
 
 def _idle_s(text: str) -> int:
-    from mlplatform.cli.output import seconds_in
-
     return 0 if text == "never" else seconds_in(text, "--idle-after")
 
 

@@ -73,9 +73,6 @@ def _print_csv(found: Sequence[Mapping[str, Any]], by: _By) -> None:
 
 
 def _print_table(found: Sequence[Mapping[str, Any]], by: _By) -> None:
-    if not found:
-        print("Nothing was reserved in this time.")
-        return
     largest = sorted(found, key=lambda entry: (-entry["gpu_seconds"], -entry["cpu_seconds"]))
     names = [str(by), *(["person", "team"] if by is _By.JOB else [])]
     counts = ["running"] if by is _By.JOB else ["jobs", "running"]
@@ -94,6 +91,7 @@ def _print_table(found: Sequence[Mapping[str, Any]], by: _By) -> None:
             )
             for entry in largest
         ],
+        empty="Nothing was reserved in this time.",
     )
 
 

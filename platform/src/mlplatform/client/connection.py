@@ -84,16 +84,13 @@ class Connection:
             JobError: there is no such job, or the request is rejected.
             CapacityError: the job can never run.
         """
-        return self.checked(self.send(method, path, **options), job_id=job_id, named=named)
-
-    def checked(self, response: httpx.Response, *, job_id: str | None = None, named: bool = False) -> httpx.Response:
-        """Return a successful answer, and raise the error of any other, as `call` does."""
+        response = self._answer(method, path, options)
         if not response.is_success:
             self._raise(response, job_id, named)
         return response
 
-    def send(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Send a request and return its answer, whatever its status."""
+    def _answer(self, method: str, path: str, options: dict[str, Any]) -> httpx.Response:
+        """Send a request and return its answer, whatever its status, apart from 401 and 403."""
         address = f"Ray at {self._settings.ray_address} (RAY_ADDRESS)"
         try:
             response = self.http.request(method, path, **options)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
 
+from pydantic import TypeAdapter
+
 
 @dataclass(frozen=True)
 class Job:
@@ -65,20 +67,9 @@ class Attempt:
         """Return whether it was asked to leave and has not ended."""
         return self.leave_by is not None and self.ended is None
 
-    @classmethod
-    def of(cls, answer: Mapping[str, Any]) -> Self:
-        """Read one of `attempts` of `GET /platform/jobs/ID`; times are ISO 8601, in UTC."""
-        leave_by = answer.get("leave_by")
-        return cls(
-            number=answer["number"],
-            outcome=answer["outcome"],
-            reason=answer["reason"],
-            node=answer["node"],
-            created=datetime.fromisoformat(answer["created"]),
-            ended=datetime.fromisoformat(answer["ended"]) if answer["ended"] else None,
-            leave_by=datetime.fromisoformat(leave_by) if leave_by else None,
-            leave_why=answer.get("leave_why"),
-        )
+
+ATTEMPTS = TypeAdapter(list[Attempt])
+"""Reader of `attempts` of `GET /platform/jobs/ID`, whose times are ISO 8601, in UTC."""
 
 
 def _time(milliseconds: int | None) -> datetime | None:

@@ -22,6 +22,7 @@ from mlplatform.client.connection import Connection
 from mlplatform.client.follow import ENDED as ENDED
 from mlplatform.client.follow import follow, follow_text
 from mlplatform.client.follow import report_in as report_in
+from mlplatform.client.job import ATTEMPTS
 from mlplatform.client.job import Attempt as Attempt
 from mlplatform.client.job import Job as Job
 from mlplatform.client.request import new_id as new_id
@@ -56,6 +57,7 @@ class Jobs:
     def __init__(self, config: Settings | None = None) -> None:
         self._settings = config or settings()
         self._link = Connection(self._settings)
+        self._call = self._link.call
 
     def __enter__(self) -> Self:
         return self
@@ -126,9 +128,7 @@ class Jobs:
         options = request.options(
             name, workers, max_restarts_on_failure, max_restarts_on_loss, limit_s, job_class, at_most, wait_for_capacity
         )
-        body = request.body(
-            self._settings, job_id, command, folder, package, resources, request.Extras(env or {}, note, pip), options
-        )
+        body = request.body(self._settings, job_id, command, folder, package, resources, env or {}, note, pip, options)
         return str(self._call("POST", "/api/jobs/", json=body).json()["submission_id"])
 
     def list(self, *, limit: int | None = None, state: str | None = None, user: str | None = None) -> list[Job]:
@@ -160,12 +160,12 @@ class Jobs:
     def attempts(self, job_id: str) -> Sequence[Attempt]:
         """Return the attempts of a job with their outcomes, in order."""
         answer = self._call("GET", f"/platform/jobs/{job_id}", job_id=job_id).json()
-        return [Attempt.of(attempt) for attempt in answer["attempts"]]
+        return ATTEMPTS.validate_python(answer["attempts"])
 
     def with_attempts(self, job_id: str) -> tuple[Job, Sequence[Attempt]]:
         """Return one job, with its limit, and its attempts in order."""
         answer = self._call("GET", f"/platform/jobs/{job_id}", job_id=job_id).json()
-        return Job.of(answer), [Attempt.of(attempt) for attempt in answer["attempts"]]
+        return Job.of(answer), ATTEMPTS.validate_python(answer["attempts"])
 
     def logs(self, job_id: str) -> str:
         """Return everything that the job has printed so far."""
@@ -268,9 +268,6 @@ class Jobs:
         name, content = client_package.build(folder, command)
         self._call("PUT", f"/api/packages/gcs/{name}", content=content, timeout=_UPLOAD_TIMEOUT)
         return f"gcs://{name}"
-
-    def _call(self, method: str, path: str, **options: Any) -> httpx.Response:
-        return self._link.call(method, path, **options)
 
 
 def submit(entrypoint: str | Sequence[str], working_dir: Path | str, **options: Any) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,21 +18,6 @@ _NAME_CHARACTERS = 80
 """Characters of a job's name that its id keeps."""
 
 
-@dataclass(frozen=True)
-class Extras:
-    """Parts of a job in addition to its files.
-
-    Attributes:
-        env: environment variables.
-        note: shown with its run; empty or None if there is none.
-        pip: packages that Ray installs.
-    """
-
-    env: Mapping[str, str]
-    note: str | None
-    pip: Sequence[str]
-
-
 def body(
     settings: Settings,
     job_id: str,
@@ -41,7 +25,9 @@ def body(
     folder: Path,
     package: str,
     resources: Resources,
-    extras: Extras,
+    env: Mapping[str, str],
+    note: str | None,
+    pip: Sequence[str],
     given: dict[str, str],
 ) -> dict[str, Any]:
     """Return the body of `POST /api/jobs/`.
@@ -53,18 +39,20 @@ def body(
         folder: folder with its files, whose state in git is recorded.
         package: address of the uploaded folder.
         resources: reserved for the entry point.
-        extras: variables, note and packages.
+        env: environment variables.
+        note: shown with its run; empty or None if there is none.
+        pip: packages that Ray installs.
         given: result of `options`.
     """
-    noted = {"MLPLATFORM_NOTE": extras.note} if extras.note else {}
-    variables = {"MLPLATFORM_JOB_ID": job_id, "MLPLATFORM_USER": settings.user, **noted, **extras.env}
+    noted = {"MLPLATFORM_NOTE": note} if note else {}
+    variables = {"MLPLATFORM_JOB_ID": job_id, "MLPLATFORM_USER": settings.user, **noted, **env}
     runtime_env: dict[str, Any] = {"working_dir": package, "env_vars": variables}
     metadata = {"user": settings.user, **git.describe(folder, command)}
     fields: dict[str, Any] = {
         "entrypoint": command,
         "submission_id": job_id,
-        "runtime_env": {**runtime_env, "pip": list(extras.pip)} if extras.pip else runtime_env,
-        "metadata": metadata | ({"note": extras.note} if extras.note else {}) | given,
+        "runtime_env": {**runtime_env, "pip": list(pip)} if pip else runtime_env,
+        "metadata": metadata | ({"note": note} if note else {}) | given,
         "entrypoint_num_cpus": resources.cpus,
         "entrypoint_num_gpus": resources.gpus,
         "entrypoint_resources": dict(resources.custom) or None,

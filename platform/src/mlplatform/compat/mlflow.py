@@ -65,47 +65,6 @@ def restored_addresses() -> Iterator[None]:
         fluent._active_experiment_id = experiment_id
 
 
-class SystemMetricsSampler:
-    """CPU, memory, disk, network and GPU metrics of this node, under MLflow's names and by MLflow's own monitors.
-
-    `SystemMetricsMonitor._logging_step`: the monitor's own thread ends for good the first time MLflow is unavailable,
-    or once the run is not RUNNING, so its parts are used without its thread; the step it continues from is private.
-    """
-
-    def __init__(self, run_id: str, node: str | None, tracking_uri: str) -> None:
-        """Read from the run the step to continue at.
-
-        Args:
-            run_id: run that the metrics go to.
-            node: name to include in the metrics' names; None omits it.
-            tracking_uri: MLflow of the run.
-        """
-        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
-
-        self._monitor = SystemMetricsMonitor(  # type: ignore[no-untyped-call]
-            run_id, resume_logging=True, node_id=node, tracking_uri=tracking_uri
-        )
-        self.interval_s = float(self._monitor.sampling_interval)
-        """Seconds between two samples: 10, or MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL."""
-        self.samples_per_point = int(self._monitor.samples_before_logging)
-        """Samples that are averaged to one point: 1, or MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING."""
-        node = self._monitor.node_id
-        self._prefix = f"system/{node}/" if node else "system/"
-
-    def sample(self) -> None:
-        """Take one sample."""
-        self._monitor.collect_metrics()  # type: ignore[no-untyped-call]
-
-    def point(self) -> tuple[int, dict[str, float]]:
-        """Return the step and the averages of the samples since the last point, and begin the next point."""
-        values = self._monitor.aggregate_metrics()  # type: ignore[no-untyped-call]
-        for part in self._monitor.monitors:
-            part.clear_metrics()  # type: ignore[no-untyped-call]
-        step = self._monitor._logging_step
-        self._monitor._logging_step += 1
-        return step, {f"{self._prefix}{name}": value for name, value in values.items()}
-
-
 def latest_metrics(run: Run) -> list[Metric]:
     """Return the latest point of each metric of a run, with its step.
 
@@ -177,20 +136,17 @@ def set_pickle_default(pytorch: ModuleType) -> None:
     """Make "pickle" the format in which `mlflow.pytorch` writes a model when neither format nor example is given.
 
     MLflow 3.14 and later write "pt2" by default, and raise if no `input_example` shows what to trace. A caller who
-    names a format or gives an example gets MLflow's own behavior. Older versions are left as they are.
+    names a format or gives an example gets MLflow's own behavior.
     """
-
-    def pickling(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        call = inspect.signature(function).bind(*args, **options)
-        given = (call.arguments.get(name) for name in ("serialization_format", "input_example"))
-        if not call.arguments.get("export_model") and all(value is None for value in given):
-            call.arguments["serialization_format"] = "pickle"
-        return function(*call.args, **call.kwargs)
-
     for name in ("log_model", "save_model"):
-        function = getattr(pytorch, name, None)
-        if function and "serialization_format" in inspect.signature(function).parameters:
-            around(pytorch, name)(pickling)
+
+        @around(pytorch, name)
+        def pickling(function: Any, *args: Any, **options: Any) -> Any:
+            call = inspect.signature(function).bind(*args, **options)
+            given = (call.arguments.get(name) for name in ("serialization_format", "input_example"))
+            if not call.arguments.get("export_model") and all(value is None for value in given):
+                call.arguments["serialization_format"] = "pickle"
+            return function(*call.args, **call.kwargs)
 
 
 @functools.cache

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Variable with the job's configuration as JSON, which Ray sets for each driver. The public runtime context has no
@@ -20,17 +21,16 @@ _EXIT_MESSAGE = "ray_terminate_msg"
 
 _RAISED_IN_HANDLER = "SystemExit is raised"
 
+_Answer = TypeVar("_Answer")
+
 _log = logging.getLogger(__name__)
 
 
 def is_worker() -> bool:
     """Return whether Ray has started this process to run tasks or an actor; a job's driver is not one."""
-    try:
-        worker = _worker()
-        return worker is not None and worker.mode == sys.modules["ray"].WORKER_MODE
-    except Exception as error:
-        _report("whether this process is a worker", repr(error))
-        return False
+    return bool(
+        _answer("whether this process is a worker", lambda worker: worker.mode == sys.modules["ray"].WORKER_MODE)
+    )
 
 
 def job_metadata() -> dict[str, str]:
@@ -38,12 +38,7 @@ def job_metadata() -> dict[str, str]:
 
     A driver also has it in its environment; Ray's workers have it only in their core worker's job configuration.
     """
-    try:
-        worker = _worker()
-        return dict(worker.core_worker.get_job_config().metadata) if worker is not None else {}
-    except Exception as error:
-        _report("the job's metadata", repr(error))
-        return {}
+    return _answer("the job's metadata", lambda worker: dict(worker.core_worker.get_job_config().metadata)) or {}
 
 
 def train_ranks() -> tuple[int, int] | None:
@@ -52,14 +47,15 @@ def train_ranks() -> tuple[int, int] | None:
     # Elsewhere the call itself would import ray.tune, and Ray Train V1 would answer it with a warning.
     if train is None or not is_worker():
         return None
+    return _answer("the rank of this worker", lambda _: _ranks(train))
+
+
+def _ranks(train: Any) -> tuple[int, int] | None:
     try:
         context = train.get_context()
         return int(context.get_world_rank()), int(context.get_local_rank())
     except RuntimeError:
         # A worker, but not of Ray Train (`train_fn_utils.get_train_fn_utils`).
-        return None
-    except Exception as error:
-        _report("the rank of this worker", repr(error))
         return None
 
 
@@ -72,10 +68,14 @@ def is_exit_from_signal_handler(error: SystemExit) -> bool:
     return str(getattr(error, _EXIT_MESSAGE, "")).startswith(_RAISED_IN_HANDLER)
 
 
-def _worker() -> Any:
-    """Return Ray's own description of this process; None unless Ray is loaded and connected."""
-    ray = sys.modules.get("ray")
-    return ray.get_runtime_context().worker if ray is not None and ray.is_initialized() else None
+def _answer(question: str, ask: Callable[[Any], _Answer]) -> _Answer | None:
+    """Return what Ray's own description of this process answers; None unless Ray is connected and can tell."""
+    try:
+        ray = sys.modules.get("ray")
+        return ask(ray.get_runtime_context().worker) if ray is not None and ray.is_initialized() else None
+    except Exception as error:
+        _report(question, repr(error))
+        return None
 
 
 @cache

@@ -3,7 +3,7 @@
 Ray looks into its cache before it waits for a package's lock. A job that asks for a working directory while another
 one unpacks it therefore unpacks it again, and deletes the folder in which the other one has started: "getcwd() failed".
 That happened to jobs with the same files, started together on a node whose agent had just been restarted. Here, the
-second job finds the folder unpacked. `ray_commands.change_raylet` installs this file.
+second job waits, and finds the folder in the cache. `ray_commands.change_raylet` installs this file.
 
 Ray starts a worker whose Python cannot start (`py_executable`, such as `uv run` with a package that does not exist)
 again and again, and the job stays PENDING for 20 minutes without a reason. Here, its environment cannot be made.
@@ -19,7 +19,7 @@ import runpy
 import signal
 import sys
 from collections import defaultdict
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,25 +43,15 @@ def private(name: str) -> Path:
 
 
 def unpack_once() -> None:
-    """Let this process unpack each working directory once, until it is deleted."""
-    from ray._private.runtime_env.working_dir import WorkingDirPlugin
+    """Let this process look for a working directory in Ray's cache only when no other job has it unpacked just then."""
+    from ray._private.runtime_env import plugin as plugins
 
-    locks: defaultdict[str | None, asyncio.Lock] = defaultdict(asyncio.Lock)
-    unpacked: set[str | None] = set()
+    locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    @around(WorkingDirPlugin, "create")
-    async def create_once(create: Any, self: Any, uri: str | None, *arguments: Any, **options: Any) -> int:
-        async with locks[uri]:
-            if uri in unpacked:
-                return 0  # the size, which Ray's cache adds to its sum
-            size: int = await create(self, uri, *arguments, **options)
-            unpacked.add(uri)
-            return size
-
-    @around(WorkingDirPlugin, "delete_uri")
-    def delete(delete_uri: Any, self: Any, uri: str, *arguments: Any, **options: Any) -> int:
-        unpacked.discard(uri)
-        return int(delete_uri(self, uri, *arguments, **options))
+    @around(plugins, "create_for_plugin_if_needed")
+    async def create_alone(create: Any, environment: Any, plugin: Any, *arguments: Any, **options: Any) -> None:
+        async with locks[environment.working_dir()] if plugin.name == "working_dir" else nullcontext():
+            await create(environment, plugin, *arguments, **options)
 
 
 def try_executables() -> None:

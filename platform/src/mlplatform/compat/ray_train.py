@@ -143,24 +143,16 @@ def stored_checkpoint(name: str) -> Checkpoint:
     return Checkpoint(place.build_checkpoint_path_from_name(name), place.storage_filesystem)
 
 
-def before_silent_reports(call: Callable[[], None]) -> None:
-    """Call `call` before each `ray.air.session.report`, which does nothing under Train V2 and logs nothing."""
+def around_reports_without_effect(of_session: Callable[..., Any], of_tune: Callable[..., Any]) -> None:
+    """Put functions around `ray.air.session.report`, which does nothing under Train V2, and `ray.tune.report`.
+
+    The latter only warns in a training worker, once, that it is called outside of a trial.
+    """
+    from ray import tune
     from ray.air import session
     from ray.train._internal import session as train_session
-
-    for module in (session, train_session):
-
-        @around(module, "report")
-        def report(silent: Any, *arguments: Any, **options: Any) -> Any:
-            call()
-            return silent(*arguments, **options)
-
-
-def replace_tune_report(report: Callable[..., None]) -> None:
-    """Replace `ray.tune.report`, which in a training worker only warns, once, that it is called outside of a trial."""
-    from ray import tune
     from ray.tune.trainable import trainable_fn_utils
 
-    wrapped = functools.wraps(tune.report)(report)
-    for module in (tune, trainable_fn_utils):
-        module.report = wrapped
+    for function, modules in ((of_session, (session, train_session)), (of_tune, (tune, trainable_fn_utils))):
+        for module in modules:
+            around(module, "report", once=True)(function)

@@ -26,28 +26,24 @@ class BoundedHeaders(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for the first request."""
         super().connection_made(transport)
-        self._await_headers()
+        self._await_headers(True)
 
     def data_received(self, data: bytes) -> None:
         """Parse what arrived, and wait for the rest of the headers if they are incomplete."""
         super().data_received(data)
-        answered_early = self.conn.their_state is h11.SEND_BODY and self.cycle and self.cycle.response_complete
-        if self.conn.their_state is h11.IDLE or answered_early:
-            self._await_headers()
-        else:
-            self._stop_waiting()
+        state = self.conn.their_state
+        answered_early = state is h11.SEND_BODY and bool(self.cycle) and self.cycle.response_complete
+        self._await_headers(state is h11.IDLE or answered_early)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
-        self._stop_waiting()
+        self._await_headers(False)
         super().connection_lost(exc)
 
-    def _await_headers(self) -> None:
-        """Start the time, unless it runs: single bytes do not extend it."""
-        if self._deadline is None:
+    def _await_headers(self, incomplete: bool) -> None:
+        """Start the time while headers are incomplete, unless it runs: single bytes do not extend it."""
+        if incomplete and self._deadline is None:
             self._deadline = self.loop.call_later(self.HEADER_SECONDS, self.transport.close)
-
-    def _stop_waiting(self) -> None:
-        if self._deadline is not None:
+        elif not incomplete and self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

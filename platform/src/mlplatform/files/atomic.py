@@ -68,7 +68,8 @@ def new_folder(destination: Path, is_replaceable: Callable[[Path], bool] = lambd
     Raises:
         StorageError: the destination holds other files, or the folder cannot be created there.
     """
-    if destination.exists() and not (_is_empty(destination) or is_replaceable(destination)):
+    is_empty = destination.is_dir() and not any(destination.iterdir())
+    if destination.exists() and not (is_empty or is_replaceable(destination)):
         raise StorageError(f"The folder {destination} holds other files; name one that is new or empty.")
     draft = destination.with_name(f".{destination.name}.partial")
     old = destination.with_name(f".{destination.name}.old")
@@ -125,7 +126,3 @@ def alone(destination: Path) -> Iterator[None]:
         yield
     finally:
         os.close(folder)
-
-
-def _is_empty(folder: Path) -> bool:
-    return folder.is_dir() and not any(folder.iterdir())

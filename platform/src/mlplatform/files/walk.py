@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 _LISTED = 5
@@ -20,14 +20,12 @@ def to_keep(folder: Path, verb: str) -> list[Path]:
 
 def files_below(
     folder: Path,
-    leave_out: Collection[str] = (),
     around: frozenset[Path] = frozenset(),
     skipped: dict[Path, str] | None = None,
 ) -> Iterator[Path]:
     """Yield every file below a folder; a link to an enclosing folder is not followed, which would be a cycle.
 
     Args:
-        leave_out: names of folders and files to skip.
         around: the folders through which this one was reached, without links in their paths.
         skipped: gets everything else, with the reason why it cannot be read as a file.
     """
@@ -44,12 +42,10 @@ def files_below(
     if around and not found:
         skipped[folder] = "an empty folder"
     for path in found:
-        if path.name in leave_out:
-            continue
         if path.is_file():
             yield path
         elif path.is_dir():
-            yield from files_below(path, leave_out, around | {here}, skipped)
+            yield from files_below(path, around | {here}, skipped)
         else:
             skipped[path] = kind_of(path)
 

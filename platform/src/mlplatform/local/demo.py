@@ -54,7 +54,9 @@ def run(script: Path, arguments: Sequence[str], local: LocalPlatform | None = No
                 lines = _follow(jobs, job_id, config, console)
             except BaseException:
                 if not was_running:
-                    _abandon(jobs, job_id)
+                    # Nobody waits for it any more, and the next start of the platform would resume it.
+                    with suppress(PlatformError):
+                        jobs.stop(job_id)
                 raise
             job, attempts = jobs.get(job_id), jobs.attempts(job_id)
         if job.status != "SUCCEEDED":
@@ -87,12 +89,6 @@ def _stopped_at_the_end(platform: LocalPlatform, was_running: bool) -> Iterator[
             signal.signal(number, signal.SIG_IGN)
         if not was_running:
             platform.down()
-
-
-def _abandon(jobs: Jobs, job_id: str) -> None:
-    """Stop a job that nobody waits for; otherwise the next start of the platform would resume it."""
-    with suppress(PlatformError):
-        jobs.stop(job_id)
 
 
 def _follow(jobs: Jobs, job_id: str, config: Settings, console: Console) -> list[str]:

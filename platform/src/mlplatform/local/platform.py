@@ -125,11 +125,8 @@ class LocalPlatform:
         return True
 
     def _answers(self, instance: Instance) -> bool:
-        names = {process.name for process in instance.processes if is_alive(process)}
-        return {*programs.PROGRAMS, supervisor.NAME} <= names and self._programs_answer(instance)
-
-    def _programs_answer(self, instance: Instance) -> bool:
-        return all(map(is_alive, instance.processes)) and self._silent(instance) is None
+        started = {*programs.PROGRAMS, supervisor.NAME} <= {process.name for process in instance.processes}
+        return started and all(map(is_alive, instance.processes)) and self._silent(instance) is None
 
     def _silent(self, instance: Instance) -> str | None:
         """Return the name of a program that does not answer, or None if all do."""

@@ -117,13 +117,8 @@ def members(instance_id: str, leaders: Collection[Process]) -> list[psutil.Proce
 
 def members_without(instance_id: str, others: Collection[Process]) -> list[psutil.Process]:
     """Return the members of an instance that belong to none of these leaders' sessions."""
-    kept = _sessions(others)
-    found = []
-    for process in members(instance_id, ()):
-        with suppress(ProcessLookupError):
-            if os.getsid(process.pid) not in kept:
-                found.append(process)
-    return found
+    kept = {process.pid for other in others for process in in_session(other)}
+    return [process for process in members(instance_id, ()) if process.pid not in kept]
 
 
 def in_session(leader: Process) -> list[psutil.Process]:

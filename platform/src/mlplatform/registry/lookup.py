@@ -11,7 +11,7 @@ from mlplatform.tracking import server
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities.model_registry import ModelVersion, RegisteredModel
+    from mlflow.entities.model_registry import ModelVersion
 
 
 def resolve(model: str) -> ModelVersion:
@@ -28,7 +28,7 @@ def resolve(model: str) -> ModelVersion:
         known = aliases(mlflow, name)
         if rest in known:
             return mlflow.get_model_version(name, known[rest])
-        raise _unknown(mlflow, name, rest, known)
+        raise _unknown(name, rest, known)
 
 
 def version_of(name: str, alias: str) -> ModelVersion | None:
@@ -57,16 +57,6 @@ def aliases(mlflow: MlflowClient, name: str) -> dict[str, str]:
     """Return alias -> version; empty also if there is no such model."""
     found = mlflow.search_registered_models(f"name = '{name}'")
     return {alias: str(number) for alias, number in found[0].aliases.items()} if found else {}
-
-
-def registered(mlflow: MlflowClient) -> Iterator[RegisteredModel]:
-    """Yield every registered model, page by page."""
-    token = None
-    while True:
-        page = mlflow.search_registered_models(page_token=token)
-        yield from page
-        if not (token := page.token):
-            return
 
 
 def client() -> MlflowClient:
@@ -99,11 +89,13 @@ def registry_errors(problem: str) -> Iterator[None]:
         raise RegistryError(f"{problem}: {str(error).splitlines()[0]}") from error
 
 
-def _unknown(mlflow: MlflowClient, name: str, alias: str, known: dict[str, str]) -> RegistryError:
+def _unknown(name: str, alias: str, known: dict[str, str]) -> RegistryError:
+    from mlflow import search_registered_models  # unlike the client's, it returns all pages
+
     if known:
         shown = ", ".join(f"{each} = version {number}" for each, number in sorted(known.items()))
         return RegistryError(f"Model {name!r} has no alias {alias!r}; it has: {shown}.")
-    names = sorted(model.name for model in registered(mlflow))
+    names = sorted(model.name for model in search_registered_models())
     if name in names:
         return RegistryError(
             f"Model {name!r} has no alias {alias!r}, nor any other; "

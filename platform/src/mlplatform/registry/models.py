@@ -11,7 +11,7 @@ from mlplatform.contract import TAG_DIGEST
 from mlplatform.errors import RegistryError
 from mlplatform.files import atomic
 from mlplatform.registry import lineage, model_files, records
-from mlplatform.registry.lookup import client, registered, registry_errors, resolve, version_of
+from mlplatform.registry.lookup import client, registry_errors, resolve, version_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -87,11 +87,13 @@ def promote(
 
 def models() -> list[tuple[str, str, dict[str, str]]]:
     """Return every registered model: name, latest version, and the version that each alias points at."""
+    import mlflow
+
     registry = client()
     with registry_errors("The registered models cannot be listed"):
         return [
             (model.name, _latest(registry, model.name), {alias: str(number) for alias, number in model.aliases.items()})
-            for model in registered(registry)
+            for model in mlflow.search_registered_models()
         ]
 
 

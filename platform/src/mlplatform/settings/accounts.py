@@ -9,7 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from pydantic import Field, field_validator
-from pydantic_settings import SettingsConfigDict
 
 from mlplatform.contract import PERSON_TOKEN
 from mlplatform.settings.load import EnvironmentSettings
@@ -20,8 +19,6 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 class TrackingAccount(EnvironmentSettings):
     """The account at MLflow, or at Databricks, that this process has in its environment."""
-
-    model_config = SettingsConfigDict(extra="ignore", frozen=True, env_ignore_empty=True)
 
     username: str | None = Field(None, validation_alias="MLFLOW_TRACKING_USERNAME")
     password: str | None = Field(None, validation_alias="MLFLOW_TRACKING_PASSWORD", repr=False)
@@ -107,8 +104,6 @@ class TrackingAccount(EnvironmentSettings):
 
 class OtherTrackers(EnvironmentSettings):
     """Switches and keys of Weights & Biases and Comet that take precedence over the platform's defaults."""
-
-    model_config = SettingsConfigDict(extra="ignore", frozen=True, env_ignore_empty=True)
 
     wandb_mode: str | None = Field(None, validation_alias="WANDB_MODE")
     """`online`, `offline` or another mode of W&B; None lets the key decide."""

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, Field
-from pydantic_settings import SettingsConfigDict
 
 from mlplatform.settings.load import EnvironmentSettings, label_selector
 
@@ -31,8 +30,6 @@ class Tool(BaseModel):
 
 class GatewaySettings(EnvironmentSettings):
     """Settings of the gateway's and the log shipper's containers; secrets stay in the files that the paths name."""
-
-    model_config = SettingsConfigDict(extra="ignore", frozen=True, env_ignore_empty=True)
 
     listen: str = Field("0.0.0.0", validation_alias="MLPLATFORM_GATEWAY_LISTEN")  # noqa: S104 - of a container
     port: int = Field(8265, ge=1, le=65535, validation_alias="MLPLATFORM_GATEWAY_PORT")

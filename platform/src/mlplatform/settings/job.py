@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import SettingsConfigDict
 
 from mlplatform import secret_folder
 from mlplatform.compat import ray_core
@@ -33,8 +32,6 @@ _OF_ONE_PROCESS |= {"gateway", "attempt_token"}
 
 class Settings(EnvironmentSettings):
     """Addresses, paths and identity of the current process; secrets stay in the files that the paths name."""
-
-    model_config = SettingsConfigDict(extra="ignore", frozen=True, env_ignore_empty=True)
 
     tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
     """MLflow server; None means that nothing is tracked (a stack started with ONLY=ray)."""

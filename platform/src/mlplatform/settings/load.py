@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Self, TypeVar
 
 from pydantic import ValidationError
-from pydantic_settings import BaseSettings
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from mlplatform.errors import SettingsError
 
@@ -14,6 +14,8 @@ _Model = TypeVar("_Model", bound=BaseSettings)
 
 class EnvironmentSettings(BaseSettings):
     """Base of settings that are read from the environment."""
+
+    model_config = SettingsConfigDict(extra="ignore", frozen=True, env_ignore_empty=True)
 
     @classmethod
     def load(cls, **overrides: Any) -> Self:

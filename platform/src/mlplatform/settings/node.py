@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pydantic import Field
-from pydantic_settings import SettingsConfigDict
 
 from mlplatform.settings.load import EnvironmentSettings
 
 
 class NodeSettings(EnvironmentSettings):
     """Settings that `ray start` reads on a node."""
-
-    model_config = SettingsConfigDict(extra="ignore", frozen=True, env_ignore_empty=True)
 
     warm_start: bool = Field(True, validation_alias="MLPLATFORM_WARM_START")
     """Fork drivers and workers from templates; a job may set the variable to 0 for itself."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from pydantic import Field, field_validator
-from pydantic_settings import SettingsConfigDict
 
 from mlplatform.settings.load import EnvironmentSettings
 
@@ -33,8 +32,6 @@ def bucket_quotas(text: object) -> dict[str, int]:
 
 class StorageSettings(EnvironmentSettings):
     """Settings of the services `storage-init`, `backup` and `restore`."""
-
-    model_config = SettingsConfigDict(extra="ignore", frozen=True)
 
     endpoint: str = Field(validation_alias="AWS_ENDPOINT_URL")
     """Address of the object store."""

@@ -148,11 +148,6 @@ class _Output:
         return self._files.open_output_stream(self._path, compression=None, metadata=self._metadata)
 
 
-def fenced_filesystem(files: FileSystem) -> PyFileSystem:
-    """Wrap a file system; the result can be pickled, as Ray Train needs."""
-    return PyFileSystem(RetryingHandler(files))
-
-
 def _write(call: Callable[[], _Result]) -> _Result:
     """Retry a write; a replaced attempt of the job writes nothing, even if it was replaced during the wait."""
 
@@ -169,5 +164,7 @@ def filesystem(uri: str) -> tuple[FileSystem, str]:
     What is written through it raises FencedError once a later attempt of this job has been started.
     """
     files, path = arrow_filesystem(uri)
-    # A folder is not wrapped if no attempt is ever replaced: Ray then reads checkpoints in place, without a copy.
-    return (fenced_filesystem(files), path) if uri.startswith("s3://") or fence.applies() else (files, path)
+    if uri.startswith("s3://") or fence.applies():
+        files = PyFileSystem(RetryingHandler(files))  # which Ray Train can pickle
+    # Another folder is not wrapped: no attempt is ever replaced, and Ray reads checkpoints in place, without a copy.
+    return files, path

@@ -240,7 +240,11 @@ class FolderStore:
     def find(self, prefix: str) -> list[Entry]:
         folder = self._root / prefix
         return [
-            Entry(path.relative_to(self._root).as_posix(), path.stat().st_size, _modified(path))
+            Entry(
+                path.relative_to(self._root).as_posix(),
+                path.stat().st_size,
+                datetime.fromtimestamp(path.stat().st_mtime, UTC),
+            )
             for path in ([folder] if folder.is_file() else sorted(folder.rglob("*")))
             if path.is_file() and not path.name.startswith(atomic.DRAFT)
         ]
@@ -289,7 +293,3 @@ class FolderStore:
             raise StorageError(
                 f"The file {path} cannot be {verb} ({error.strerror}); check the folder or {self._variable}."
             ) from error
-
-
-def _modified(path: Path) -> datetime:
-    return datetime.fromtimestamp(path.stat().st_mtime, UTC)

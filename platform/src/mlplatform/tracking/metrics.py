@@ -13,7 +13,6 @@ from mlplatform.compat import mlflow as mlflow_compat
 from mlplatform.mlflow_rest import MlflowRest, RejectedError
 from mlplatform.storage import fence
 from mlplatform.tracking.metric_names import name_among
-from mlplatform.tracking.outbox import FLUSH_SECONDS, Outbox
 
 _BATCH = 1000
 """Metrics per request; MLflow accepts no more."""
@@ -119,28 +118,10 @@ class RunSink:
         return Point(name, point.value, point.step, point.timestamp)
 
 
-class MetricWriter:
-    """Writer of points to an MLflow run, in a separate thread; `log` and `put` neither wait nor raise."""
-
-    def __init__(self, run_id: str, tracking_uri: str | None) -> None:
-        self._outbox = Outbox(RunSink(run_id, tracking_uri))
-
-    def log(self, values: Mapping[str, float], step: int) -> None:
-        """Stamp values with the current time and queue them."""
-        now = time.time_ns() // 1_000_000
-        self.put([Point(key, value, step, now) for key, value in values.items()])
-
-    def put(self, points: Sequence[Point]) -> None:
-        """Queue points that already have timestamps."""
-        self._outbox.put(points)
-
-    def pending(self) -> list[Point]:
-        """Return the points whose delivery is not confirmed, in order; a checkpoint carries them."""
-        return self._outbox.pending()
-
-    def close(self, timeout_s: float = FLUSH_SECONDS) -> None:
-        """Wait until all points are delivered, at most `timeout_s` seconds; log how many were not."""
-        self._outbox.close(timeout_s)
+def stamped(values: Mapping[str, float], step: int) -> list[Point]:
+    """Return values as points of a step, with the current time."""
+    now = time.time_ns() // 1_000_000
+    return [Point(key, value, step, now) for key, value in values.items()]
 
 
 def not_yet_sent(points: Sequence[Point], last_steps: dict[str, int]) -> list[Point]:

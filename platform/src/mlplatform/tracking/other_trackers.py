@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mlplatform.compat import comet, wandb
+from mlplatform.compat import trackers
 from mlplatform.errors import SettingsError
 from mlplatform.settings.accounts import OtherTrackers
 from mlplatform.settings.environment import environment, set_default_environment
@@ -66,8 +66,9 @@ def tracker(which: Literal["wandb", "comet", "tensorboard"], name: str | None = 
 
 
 def _wandb(folder: Path, run: str | None) -> Tracker:
-    mode = OtherTrackers.load().wandb_mode
-    has_key = mode in (None, "online") and _has_wandb_key()
+    own = OtherTrackers.load()
+    mode, has_own = own.wandb_mode, bool(own.wandb_api_key or own.wandb_identity_token)
+    has_key = mode in (None, "online") and (has_own or trackers.has_wandb_key(own.wandb_server))
     if mode == "online" and not has_key:
         raise _no_key("W&B", "WANDB_MODE=online", "WANDB_MODE", "WANDB_API_KEY", "wandb_netrc", "~/.netrc")
     # W&B rejects these characters in an id.
@@ -80,20 +81,15 @@ def _wandb(folder: Path, run: str | None) -> Tracker:
         WANDB_RESUME="allow",
     )
     # For the second and later runs of this process.
-    wandb.reload_settings(environment())
+    trackers.reload_wandb_settings(environment())
     _print_state("W&B", run_id, has_key, f"wandb sync {folder}/wandb/offline-run-*-{run_id or '*'}")
     return Tracker(folder, run_id, has_key)
-
-
-def _has_wandb_key() -> bool:
-    own = OtherTrackers.load()
-    return bool(own.wandb_api_key or own.wandb_identity_token) or wandb.has_stored_key(own.wandb_server)
 
 
 def _comet(folder: Path, run: str | None) -> Tracker:
     import comet_ml
 
-    has_key = comet.has_key()
+    has_key = trackers.has_comet_key()
     requested = OtherTrackers.load().comet_online
     online = has_key if requested is None else requested
     if online and not has_key:

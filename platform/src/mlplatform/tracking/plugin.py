@@ -7,14 +7,16 @@ raises, because a run must not fail for its tags; omissions are logged once per 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+import posixpath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from mlplatform.compat import mlflow as mlflow_compat
 from mlplatform.compat import mlflow_artifacts
+from mlplatform.files.walk import to_keep
 from mlplatform.settings.accounts import TrackingAccount
 from mlplatform.settings.job import settings
 from mlplatform.tracking import reported_runs
-from mlplatform.tracking.folders import log_artifacts
 from mlplatform.tracking.params import keep_changed_params
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ class JobContext:
             (keep_changed_params, "A later attempt that changes a parameter fails"),
             (reported_runs.watch, "The gateway does not end the runs of this job"),
             (
-                lambda: mlflow_artifacts.keep_names_in_client(log_artifacts),
+                lambda: mlflow_artifacts.keep_names_in_client(_log_artifacts),
                 "Artifacts with `#`, `?` or `%` in their names may be stored under other names",
             ),
         ):
@@ -100,6 +102,17 @@ class JobsOwnKey:
         elif server and not str(request.url).startswith(f"{server.rstrip('/')}/"):
             request.headers.pop("Authorization", None)
         return request
+
+
+def _log_artifacts(self: Any, local_dir: str, artifact_path: str | None = None) -> None:
+    """Upload every file below a folder, also in linked folders, if all have names that can be stored."""
+    folder = Path(local_dir).absolute()
+    files = to_keep(folder, "logged")
+    paths = [posixpath.join(artifact_path or "", file.relative_to(folder).as_posix()) for file in files]
+    for path in paths:
+        mlflow_artifacts.exact_path(path)
+    for file, path in zip(files, paths, strict=True):
+        self.log_artifact(str(file), posixpath.dirname(path) or None)
 
 
 def _page_of(tracking_uri: str) -> str | None:

@@ -82,11 +82,6 @@ def existing_run(run_id: str) -> Run | None:
     return run if run.info.lifecycle_stage == "active" else None
 
 
-def own_account() -> dict[str, str]:
-    """Return the variables with this process's account at MLflow, for processes to which Ray does not pass them."""
-    return TrackingAccount.load().environment()
-
-
 def run_url(run: Run) -> str:
     """Return the address of the run's page at the MLflow server that this process uses, as a browser reaches it."""
     return f"{settings().page_of(uri() or '')}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"

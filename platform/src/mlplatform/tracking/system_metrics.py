@@ -6,11 +6,12 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
-from mlplatform.compat.mlflow import SystemMetricsSampler
 from mlplatform.contract import TAG_NODE
 from mlplatform.settings.job import settings
 from mlplatform.storage import fence
@@ -83,28 +84,33 @@ class NodeMonitor:
         return None
 
     def _send_all(self, run_id: str) -> None:
-        sampler = SystemMetricsSampler(run_id, self._node, self._tracking_uri)
-        while self._sampled(sampler):
-            try:
-                self._send(sampler, run_id)
-            except Exception as error:
-                _log.debug("MLflow did not accept a sample of the system metrics: %s", error)
+        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-    def _sampled(self, sampler: SystemMetricsSampler) -> bool:
+        # Its parts without its thread; the steps continue after the run's last one.
+        monitor: Any = SystemMetricsMonitor(  # type: ignore[no-untyped-call]
+            run_id, resume_logging=True, node_id=self._node, tracking_uri=self._tracking_uri
+        )
+        monitor.mlflow_logger = SimpleNamespace(record_metrics=partial(self._send, run_id))
+        while self._sampled(monitor):
+            try:
+                monitor.publish_metrics(monitor.aggregate_metrics())
+            except Exception as error:
+                _log.debug("MLflow did not accept the system metrics, which the next point includes: %s", error)
+
+    def _sampled(self, monitor: Any) -> bool:
         """Collect as many samples as make one point; False once the monitor is stopped."""
-        for _ in range(sampler.samples_per_point):
-            sampler.sample()
-            if self._stopped.wait(sampler.interval_s):
+        for _ in range(monitor.samples_before_logging):
+            monitor.collect_metrics()
+            if self._stopped.wait(monitor.sampling_interval):
                 return False
         return True
 
-    def _send(self, sampler: SystemMetricsSampler, run_id: str) -> None:
+    def _send(self, run_id: str, values: Mapping[str, float], step: int) -> None:
         from mlflow import MlflowClient
         from mlflow.entities import Metric
 
         fence.check(wait=False)
         now = time.time_ns() // 1_000_000
-        step, values = sampler.point()
         metrics = [Metric(name, value, now, step) for name, value in values.items()]
         MlflowClient(self._tracking_uri).log_batch(run_id, metrics=metrics)
 

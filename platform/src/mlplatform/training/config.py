@@ -8,12 +8,13 @@ from typing import Literal
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, UserCallback
 
 from mlplatform.compat import ray_train
+from mlplatform.settings.accounts import TrackingAccount
 from mlplatform.settings.environment import set_default_environment
 from mlplatform.settings.job import settings
 from mlplatform.storage import addresses, checkpoints, fence, filesystem, objects
 from mlplatform.tracking import run, server
 from mlplatform.tracking.metric_names import metric_prefix
-from mlplatform.tracking.metrics import MetricWriter
+from mlplatform.tracking.metrics import RunSink
 from mlplatform.tracking.outbox import Outbox
 from mlplatform.training import leaving
 from mlplatform.training.history import HistorySink
@@ -83,12 +84,13 @@ def run_config(
     leaving.stay_until_saved()  # after the run, which may replace the handler of SIGTERM
     if metric:
         checkpoints.restore_nan(uri, metric)
-    account = server.own_account()
+    # Ray does not pass it on to the controller and the workers.
+    account = TrackingAccount.load().environment()
     reports = Reports(
         name,
         uri,
         history=Outbox(HistorySink(uri), interval_s=_HISTORY_SECONDS),
-        metrics=MetricWriter(run_id, server.uri()) if run_id else None,
+        metrics=Outbox(RunSink(run_id, server.uri())) if run_id else None,
         prefix=metric_prefix(run_id, name, server.uri()) if run_id else "",
         aggregate=aggregate,
         detailed=detailed,

@@ -15,9 +15,8 @@ from ray.train import Checkpoint, CheckpointUploadMode
 
 from mlplatform.compat.ray_train import (
     WorkerCallback,
-    before_silent_reports,
+    around_reports_without_effect,
     preemption_setter,
-    replace_tune_report,
     stored_checkpoint,
     wrap_report,
 )
@@ -50,8 +49,7 @@ class WorkerSetup(WorkerCallback):  # type: ignore[misc]
             threading.Thread(target=storage_upload.prepare, name="storage", daemon=True).start()
         leaving.announce(preemption_setter())
         wrap_report(functools.partial(_reporting, upload=upload))
-        _warn_of_silent_calls()
-        _refuse_reports_to_tune()
+        around_reports_without_effect(_warn_and_report, _refuse_report)
 
 
 def plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,23 +105,18 @@ def _is_to_be_uploaded(checkpoint: Checkpoint | None, checkpoint_upload_mode: An
     return bool(checkpoint.filesystem.type_name == "local")
 
 
-@functools.cache
-def _warn_of_silent_calls() -> None:
-    """Warn about calls without effect; once per process, because the function is replaced."""
-    before_silent_reports(_log_silent_call)
+def _warn_and_report(silent: Callable[..., None], *arguments: Any, **options: Any) -> None:
+    _warn_of_silent_report()
+    silent(*arguments, **options)
 
 
 @functools.cache
-def _refuse_reports_to_tune() -> None:
-    def report(*_: Any, **__: Any) -> None:
-        raise JobError(
-            "ray.tune.report() reaches nothing from inside a training function; call ray.train.report() there, and "
-            "give the trainer TuneReportCallback (of ray.tune.integration.ray_train) where Tune needs the report."
-        )
-
-    replace_tune_report(report)
-
-
-@functools.cache
-def _log_silent_call() -> None:
+def _warn_of_silent_report() -> None:
     _log.warning("ray.air.session.report() does nothing in this version of Ray Train; call ray.train.report() instead.")
+
+
+def _refuse_report(*_: Any, **__: Any) -> None:
+    raise JobError(
+        "ray.tune.report() reaches nothing from inside a training function; call ray.train.report() there, and give "
+        "the trainer TuneReportCallback (of ray.tune.integration.ray_train) where Tune needs the report."
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ import ray.train
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
+from mlplatform.compat.ray_train import ControllerCallback
 from mlplatform.compat.ray_tune import TRIAL_ID, is_begun, report_queue, schedule_length
 from mlplatform.errors import RegistryError
 from mlplatform.settings.environment import set_default_environment
@@ -19,7 +22,6 @@ from mlplatform.tracking import run as tracking_run
 from mlplatform.tracking import server
 from mlplatform.training.workers import WorkerSetup
 from mlplatform.tuning.callback import TrialCallback
-from mlplatform.tuning.drain import Drain
 from mlplatform.tuning.trial_runs import TrialRuns
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
     from ray.tune.experiment import Trial
 
+
+_DRAIN_SECONDS = 30.0
 
 _RAY_TUNE = {
     # A restored search loses everything since its last snapshot; Ray takes one every 10 s or less often.
@@ -212,6 +216,27 @@ def best(
     if run is None:
         raise RegistryError(f"Trial {result.metrics[TRIAL_ID]} has no run in MLflow; see the job's log for the reason.")
     return result, run
+
+
+class Drain(ControllerCallback):  # type: ignore[misc]
+    """Callback that delays the end of a trial's trainer until Ray Tune has fetched the last report.
+
+    Ray 2.60 blocks the trial forever if its function returns before a report is fetched: the trial's actor then puts
+    that report into a queue with one slot, which the function's end already occupies (`_get_result_from_queues`).
+    """
+
+    def __init__(self, queue: Any) -> None:
+        """Set up the callback.
+
+        Args:
+            queue: queue through which `TuneReportCallback` passes reports on.
+        """
+        self._queue = queue
+
+    async def before_controller_shutdown(self) -> None:
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while not await asyncio.to_thread(self._queue.empty) and time.monotonic() < deadline:
+            await asyncio.sleep(0.1)
 
 
 def trial_folder(trial: Trial) -> str:

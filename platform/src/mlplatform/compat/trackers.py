@@ -1,12 +1,22 @@
-"""Private names of W&B's client, as seen in wandb 0.31.0, each with the reason why no public name will do."""
+"""Private names of W&B's client 0.31.0 and Comet's 3.58.8, each with the reason why no public name will do."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 
-def has_stored_key(server: str | None) -> bool:
-    """Return whether this process has logged in to a server, or W&B's netrc file has a key for it.
+def has_comet_key() -> bool:
+    """Return whether Comet finds an API key in COMET_API_KEY or in its configuration file.
+
+    `comet_ml.config.get_config`: the public `comet_ml.login` would query the server and ask on the terminal.
+    """
+    from comet_ml.config import get_config  # type: ignore[attr-defined]
+
+    return bool(get_config("comet.api_key"))
+
+
+def has_wandb_key(server: str | None) -> bool:
+    """Return whether this process has logged in to a W&B server, or W&B's netrc file has a key for it.
 
     `wandb.sdk.lib.wbauth`, `session_credentials` and `read_netrc_auth`: the public `wandb.login` would query the
     server, and would fix the mode before it is chosen.
@@ -20,7 +30,7 @@ def has_stored_key(server: str | None) -> bool:
     return bool(wbauth.session_credentials(host=host) or wbauth.read_netrc_auth(host=host))
 
 
-def reload_settings(variables: Mapping[str, str]) -> None:
+def reload_wandb_settings(variables: Mapping[str, str]) -> None:
     """Make this process's W&B session read its settings again from environment variables.
 
     `wandb_setup.singleton` and its `_settings_environ`: W&B reads the environment once per process, with its first
