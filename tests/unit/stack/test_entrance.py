@@ -11,6 +11,7 @@ import socket
 import ssl
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -35,9 +36,17 @@ def proxied(tmp_path: Path, *lines: str) -> StackSettings:
     return settings(tmp_path, "COMPOSE_PROFILES=ray,proxy", "BIND_ADDRESS=127.0.0.2", *lines)
 
 
+def entrance_of(*files: str) -> dict[str, Any]:
+    """The entrance's service as Compose merges it from files, its ports as numbers inside by setting."""
+    parts = [yaml.safe_load((CHECKOUT / "compose" / file).read_text())["services"].get("proxy", {}) for file in files]
+    ports = [port for part in parts for port in part.get("ports", [])]
+    assert all(port.startswith("${BIND_ADDRESS:-") for port in ports)
+    return {**parts[0], "ports": {re.findall(r"[A-Z0-9_]*_PORT", port)[0]: port.rsplit(":", 1)[1] for port in ports}}
+
+
 def test_only_entrance_reads_bind_address() -> None:
     files = [*(CHECKOUT / "compose").rglob("*.yaml"), CHECKOUT / "Makefile", *(CHECKOUT / "docker").rglob("*.y*ml")]
-    assert [file.name for file in files if "BIND_ADDRESS" in file.read_text()] == ["proxy.yaml"]
+    assert {file.name for file in files if "BIND_ADDRESS" in file.read_text()} == {"proxy.yaml", "store.yaml"}
 
 
 def test_services_publish_on_literal_loopback() -> None:
@@ -48,19 +57,21 @@ def test_services_publish_on_literal_loopback() -> None:
             assert not others or name in ("hub", "proxy"), (path.name, name, others)
 
 
-def test_entrance_publishes_every_page_on_its_usual_port(tmp_path: Path) -> None:
-    proxy = yaml.safe_load((CHECKOUT / "compose/proxy.yaml").read_text())["services"]["proxy"]
-    published = {re.findall(r"[A-Z0-9_]*_PORT", port)[0] for port in proxy["ports"]}
-    assert published == {page.setting for page in pages(settings(tmp_path))} | {"HTTPS_PORT"}
+@pytest.mark.parametrize("endpoint", ["", "https://s3.example.org"])
+def test_entrance_publishes_every_page_on_its_usual_port(tmp_path: Path, endpoint: str) -> None:
+    """Those of the store only where it is the stack's own."""
+    store = "store.external.yaml" if endpoint else "store.yaml"
+    proxy = entrance_of("proxy.yaml", store)
+    assert proxy["networks"] == ["edge"], "jobs would share a network with it"
+    shown = pages(settings(tmp_path, f"S3_ENDPOINT_URL={endpoint}"))
+    assert set(proxy["ports"]) == {page.setting for page in shown} | {"HTTPS_PORT"}
     caddy = (CHECKOUT / "docker/proxy/Caddyfile").read_text()
-    inside = {port.rsplit(":", 1)[1] for port in proxy["ports"]} - {"8443"}
+    caddy, _, of_store = caddy.partition("(store) {")
+    assert of_store.endswith("\n}\n\n(store-external) {\n}\n\nimport store{$STORE}\n")
+    assert proxy["environment"]["STORE"] == "${S3_ENDPOINT_URL:+-external}"
+    sites = re.findall(r"https://\{\$(\w+)\}:(\d+)", caddy if endpoint else caddy + of_store)
     for host in ("BIND_ADDRESS", "DOMAIN"):
-        assert {port for name, port in re.findall(r"https://\{\$(\w+)\}:(\d+)", caddy) if name == host} == inside
-
-
-def test_entrance_has_no_shared_network_with_jobs_only() -> None:
-    proxy = yaml.safe_load((CHECKOUT / "compose/proxy.yaml").read_text())["services"]["proxy"]
-    assert proxy["networks"] == ["edge"]
+        assert {port for name, port in sites if name == host} == set(proxy["ports"].values()) - {"8443"}
 
 
 @pytest.mark.parametrize(
