@@ -6,10 +6,10 @@ import errno
 import hashlib
 import os
 import re
-import shutil
 import socket
 import ssl
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -143,12 +143,9 @@ def test_clients_get_bundle_with_authority(tmp_path: Path) -> None:
     assert entrance.trust(tmp_path, public) == {}
 
 
-def test_client_addresses_use_given_origin(tmp_path: Path) -> None:
-    shutil.copy(CHECKOUT / ".env.example", tmp_path)
-    (tmp_path / "platform").mkdir()
-    shutil.copy(CHECKOUT / "platform" / "pyproject.toml", tmp_path / "platform")
-    stack_env.write_env(tmp_path, Host(memory=24 * sizing.GIB, cpus=8))
-    client = stack_env.client_settings(tmp_path, "https://ml.example.org")
+def test_client_addresses_use_given_origin(root: Path) -> None:
+    stack_env.write_env(root, Host(memory=24 * sizing.GIB, cpus=8))
+    client = stack_env.client_settings(root, "https://ml.example.org")
     assert client.ray_address == "https://ml.example.org:8265"
     assert client.tracking_uri == "https://ml.example.org:8000"
     assert client.s3_endpoint == "https://ml.example.org:9000"
@@ -162,21 +159,18 @@ def test_address_of_another_host_is_reported(tmp_path: Path) -> None:
 
 # A stack whose gateway and entrance run.
 DOCKER = """\
-#!/bin/sh
 case "$*" in
   *" ps --services") echo gateway; echo proxy ;;
-  "exec proxy cat "*) cat "$(dirname "$0")/certificate.pem" ;;
+  "exec proxy cat "*) cat "$(dirname "$0")/../certificate.pem" ;;
 esac
 """
 
 
 @pytest.fixture
-def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def running(tmp_path: Path, program: Callable[[str, str], Path]) -> str:
     """Fingerprint of the authority of a running stack in the folder of the test."""
     proxied(tmp_path)
-    (tmp_path / "docker").write_text(DOCKER)
-    (tmp_path / "docker").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    program("docker", DOCKER)
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", tmp_path / "key.pem")
     certificate = tmp_path / "certificate.pem"
     command = ["openssl", "req", "-x509", *key, "-out", certificate, "-subj", "/CN=test"]

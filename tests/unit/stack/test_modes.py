@@ -13,7 +13,7 @@ import pytest
 
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import env as stack_env
-from mlplatform.stack import hosts, notebook_file
+from mlplatform.stack import env_file, notebook_file
 from mlplatform.stack.host import Host
 
 CHECKOUT = Path(__file__).parents[3]
@@ -64,7 +64,7 @@ def test_only_owner_changes_what_verbs_write(tmp_path: Path) -> None:
         (root / ".env").write_text(text.replace("\nWORKER_LAYOUT=gpu", "\nWORKER_LAYOUT=generated"))
         stack_env.write_env(root, Host(2**34, 8, "cuda", 4))
         notebook_file.write(root, StackSettings.load(root / ".env"), {"ann": 8889})
-        hosts._enable_profile(root / ".env")
+        env_file.change(root / ".env", {"COMPOSE_PROFILES": "hosts"})
     finally:
         os.umask(before)
     written = [root / ".env", *(root / "secrets").iterdir(), *(root / "compose").glob("*.generated.yaml")]

@@ -16,7 +16,7 @@ import yaml
 
 from mlplatform.errors import HostError, SettingsError
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import doctor, env, images, notebook_file, notebooks, services, sizing
+from mlplatform.stack import doctor, env, notebook_file, notebooks, services, sizing
 from mlplatform.stack.checks.finding import Place
 from mlplatform.stack.checks.health import unconnected_notebooks
 from mlplatform.stack.host import Host
@@ -159,10 +159,10 @@ def test_generated_file_declares_what_it_uses(stack: Stack) -> None:
 
 
 def test_first_notebook_is_written_and_waits_for_start(stack: Stack) -> None:
-    made = notebooks.add(stack.root, "alice")
-    assert not made.started
+    link, started = notebooks.add(stack.root, "alice")
+    assert not started
     port = notebook_file.read_ports(stack.root)["alice"]
-    assert made.link == f"http://notebook-alice.localhost:{port}/lab?token={stack.secret('alice').read_text()}"
+    assert link == f"http://notebook-alice.localhost:{port}/lab?token={stack.secret('alice').read_text()}"
     assert stat.S_IMODE(stack.secret("alice").stat().st_mode) == 0o444, "the container's user cannot read it"
     assert stack.settings.notebook_layout == "generated"
     profiles = services.profiles_of(stack.settings)
@@ -179,27 +179,27 @@ def test_notebook_gets_origin_of_entrance_as_from_start(stack: Stack) -> None:
     assert stack.origin_of_start == "https://127.0.0.2"
 
 
-def port_problems(root: Path, profiles: list[str]) -> list[str]:
-    """Problems with ports of people's notebooks, of which only Bob's runs."""
-    found = doctor._port_problems(root, StackSettings.load(root / ".env"), profiles, {"notebook-bob"}, ())
+def port_problems(root: Path, *starting: str) -> list[str]:
+    """Problems with ports of people's notebooks."""
+    found = doctor._port_problems(root, StackSettings.load(root / ".env"), starting, ())
     return [problem for problem in found if "JupyterLab of" in problem]
 
 
 def test_repetition_keeps_port_and_token_unless_they_are_unusable(stack: Stack) -> None:
-    first = notebooks.add(stack.root, "alice").link
-    assert notebooks.add(stack.root, "bob").link.split("token")[0] != first.split("token")[0]
-    assert notebooks.add(stack.root, "alice").link == first
+    first, _ = notebooks.add(stack.root, "alice")
+    assert notebooks.add(stack.root, "bob")[0].split("token")[0] != first.split("token")[0]
+    assert notebooks.add(stack.root, "alice")[0] == first
     port = notebook_file.read_ports(stack.root)["alice"]
     with socket.create_server(("127.0.0.1", port)):
-        (problem,) = port_problems(stack.root, ["personal-notebooks"])
+        (problem,) = port_problems(stack.root, "notebook-alice", "notebook-bob")
         assert f"Port {port} for JupyterLab of alice cannot be used" in problem
         assert "`make notebook PERSON=alice`" in problem
-        assert port_problems(stack.root, ["notebook"]) == []
-        moved = notebooks.add(stack.root, "alice").link
+        assert port_problems(stack.root, "notebook", "notebook-bob") == []
+        moved, _ = notebooks.add(stack.root, "alice")
     assert moved.split("token")[0] != first.split("token")[0]
     assert moved.split("token")[1] == first.split("token")[1]
     stack.secret("alice").unlink()
-    assert notebooks.add(stack.root, "alice").link.split("token")[1] != first.split("token")[1]
+    assert notebooks.add(stack.root, "alice")[0].split("token")[1] != first.split("token")[1]
 
 
 def test_port_is_none_of_stack_or_of_somebody_else(stack: Stack) -> None:
@@ -221,9 +221,6 @@ def test_missing_image_error_names_command(stack: Stack) -> None:
     stack.reports(built=False)
     with pytest.raises(HostError, match=r"The image mlplatform-\w+:.* is not built: run `make build`"):
         notebooks.add(stack.root, "alice")
-    assert f"mlplatform-notebook:{stack.settings.version}" in images.missing_builds(
-        stack.settings, ["personal-notebooks"]
-    )
 
 
 def test_removal_keeps_files_and_last_one_returns_shared_notebook(stack: Stack) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import socket
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from mlplatform.errors import HostError
 from mlplatform.settings.environment import environment
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import checkout, entrance, images, notebooks
-from mlplatform.stack.docker import compose
+from mlplatform.stack.docker import compose, failed
 from mlplatform.stack.services import GPU_EXPORTERS, GPU_METRICS, only_variables, profiles_of
 
 START_TIMEOUT = 300
@@ -93,25 +92,11 @@ def _digest(path: Path) -> str:
 
 def _last_lines(root: Path) -> str:
     """Return the last lines of each container that exited with an error or is unhealthy."""
-    listing = subprocess.run(
-        compose(root, "--profile", "*", "ps", "--all", "--format", "json"), capture_output=True, text=True, check=False
-    )
     parts = []
-    for container in map(json.loads, listing.stdout.splitlines()):
-        if container["Health"] == "unhealthy":
-            state = "is unhealthy"
-        elif container["State"] in ("exited", "restarting", "dead") and container["ExitCode"]:
-            state = f"exited with {container['ExitCode']}"
-        else:
-            continue
-        logs = subprocess.run(
-            ["docker", "logs", "--tail", "5", container["Name"]],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        parts.append(f"\n{container['Name']} {state}:\n{logs.stdout.strip()}")
+    for _, name, state in failed(root):
+        command = ["docker", "logs", "--tail", "5", name]
+        logs = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        parts.append(f"\n{name} {state}:\n{logs.stdout.strip()}")
     return "".join(parts)
 
 

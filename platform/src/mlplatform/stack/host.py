@@ -9,6 +9,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from mlplatform.services import gpu_watch
 from mlplatform.settings.stack import Accelerator
 
 
@@ -53,19 +54,11 @@ def _of_engine() -> tuple[int, int] | None:
 
 
 def _gpus() -> tuple[Accelerator, int]:
-    if nvidia := _nvidia_gpus():
+    if nvidia := gpu_watch.of_nvidia():
         return "cuda", nvidia
     if amd := _amd_gpus():
         return "rocm", amd
     return "cpu", 0
-
-
-def _nvidia_gpus() -> int:
-    if not shutil.which("nvidia-smi"):
-        return 0
-    listing = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=False)
-    # The instances of a divided GPU (MIG) are listed below it, on lines of their own.
-    return len(re.findall(r"^GPU ", listing.stdout, re.M)) if listing.returncode == 0 else 0
 
 
 def _amd_gpus() -> int:

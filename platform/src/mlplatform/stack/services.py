@@ -1,48 +1,36 @@
-"""Services of the stack as one table: their profile, the ports that they publish as pages, and their image.
+"""Facts of the services that the compose files do not have: pages, settings of images, and groups of profiles.
 
-The pages, the checks before a start, the detected settings and the halves of `make up ONLY=...` derive from it. A
-test compares it with the compose files.
+A test compares them with the compose files, which have everything else: profiles, images, names of containers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mlplatform.errors import SettingsError
 from mlplatform.settings.stack import StackSettings
 
 
 @dataclass(frozen=True)
-class Port:
-    """A port that a service publishes on the host: its page's title, its setting, how to log in, and the page's name.
+class Page:
+    """A port that a service publishes on the host.
 
-    A page has its name below `localhost` and DOMAIN; what only programs use has none.
+    Attributes:
+        title: title of the page.
+        service: name of the service in the compose files.
+        setting: variable of `.env` with the port; empty if that is in a generated file.
+        login: how to log in.
+        name: name below `localhost` and DOMAIN; empty for what only programs use.
+        port: the port, once settings are known.
     """
 
     title: str
+    service: str
     setting: str
     login: str
     name: str = ""
-
-
-@dataclass(frozen=True)
-class Service:
-    """A service of the compose files.
-
-    Attributes:
-        name: name in the compose files.
-        profile: profile that starts it; None for a service that always runs.
-        built: folder below images/ of an image that we build; empty for an image that is pulled.
-        image_setting: variable of `.env` that names another image; empty if there is none.
-        ports: ports that it publishes.
-    """
-
-    name: str
-    profile: str | None
-    built: str = ""
-    image_setting: str = ""
-    ports: tuple[Port, ...] = ()
+    port: int = 0
 
 
 STORE = "minio"
@@ -51,64 +39,32 @@ STORE = "minio"
 STORES = ("postgres", STORE)
 """Services with the stack's data, on which all others depend: they start first and stop last."""
 
-SERVICES = (
-    Service(
-        "notebook",
-        "notebook",
-        "notebook",
-        ports=(Port("JupyterLab", "NOTEBOOK_PORT", "token in secrets/notebook_token", "notebook"),),
+PAGES = (
+    Page("JupyterLab", "notebook", "NOTEBOOK_PORT", "token in secrets/notebook_token", "notebook"),
+    Page("Ray dashboard, jobs; front page at /platform/", "gateway", "RAY_PORT", "token in secrets/ray_token", "ray"),
+    Page("MLflow", "mlflow", "MLFLOW_PORT", "user and password in secrets/mlflow_person", "mlflow"),
+    Page("Grafana", "grafana", "GRAFANA_PORT", "admin, password in secrets/grafana_password", "grafana"),
+    Page(
+        *("Prometheus", "prometheus", "PROMETHEUS_PORT"),
+        login="prometheus, password in secrets/prometheus_password",
+        name="prometheus",
     ),
-    Service(
-        "gateway",
-        "ray",
-        "platform",
-        ports=(Port("Ray dashboard, jobs; front page at /platform/", "RAY_PORT", "token in secrets/ray_token", "ray"),),
-    ),
-    Service("ray-head", "ray", "ray"),
-    Service(
-        "mlflow",
-        "tracking",
-        "platform",
-        ports=(Port("MLflow", "MLFLOW_PORT", "user and password in secrets/mlflow_person", "mlflow"),),
-    ),
-    Service("mlflow-migrate", "tracking", "platform"),
-    Service(
-        "grafana",
-        "grafana",
-        image_setting="GRAFANA_IMAGE",
-        ports=(Port("Grafana", "GRAFANA_PORT", "admin, password in secrets/grafana_password", "grafana"),),
-    ),
-    Service("grafana-dashboards", "grafana", "ray"),
-    Service(
-        "prometheus",
-        "monitoring",
-        image_setting="PROMETHEUS_IMAGE",
-        ports=(
-            Port("Prometheus", "PROMETHEUS_PORT", "prometheus, password in secrets/prometheus_password", "prometheus"),
-        ),
-    ),
-    Service("alertmanager", "monitoring", image_setting="ALERTMANAGER_IMAGE"),
-    Service("postgres-exporter", "monitoring", image_setting="POSTGRES_EXPORTER_IMAGE"),
-    Service("dcgm-exporter", "gpu-metrics", image_setting="GPU_EXPORTER_IMAGE"),
-    Service("amd-exporter", "gpu-metrics", image_setting="GPU_EXPORTER_IMAGE"),
-    Service(
-        STORE,
-        None,
-        "minio",
-        image_setting="S3_IMAGE",
-        ports=(
-            Port("MinIO console", "S3_CONSOLE_PORT", "key and secret in secrets/s3_people", "minio"),
-            Port("MinIO (S3)", "S3_PORT", "key and secret in secrets/s3_people"),
-        ),
-    ),
-    Service("proxy", "proxy", "proxy"),
-    Service("hub", "hosts", "link"),
-    Service("copies", "hosts", "link"),
-    Service("backup-timer", "backup-timer", "platform"),
-    Service("storage-init", None, "platform"),
-    Service("postgres", None, image_setting="POSTGRES_IMAGE"),
+    Page("MinIO console", STORE, "S3_CONSOLE_PORT", "key and secret in secrets/s3_people", "minio"),
+    Page("MinIO (S3)", STORE, "S3_PORT", "key and secret in secrets/s3_people"),
 )
-"""Services in the order in which their pages are shown."""
+"""Published ports, in the order in which people need them."""
+
+IMAGE_SETTINGS = {
+    "grafana": "GRAFANA_IMAGE",
+    "prometheus": "PROMETHEUS_IMAGE",
+    "alertmanager": "ALERTMANAGER_IMAGE",
+    "postgres-exporter": "POSTGRES_EXPORTER_IMAGE",
+    "dcgm-exporter": "GPU_EXPORTER_IMAGE",
+    "amd-exporter": "GPU_EXPORTER_IMAGE",
+    STORE: "S3_IMAGE",
+    "postgres": "POSTGRES_IMAGE",
+}
+"""Service -> variable of `.env` that names another image for it."""
 
 NOTEBOOK = "notebook"
 
@@ -160,42 +116,15 @@ def profiles_of(settings: StackSettings, only: str | None = None) -> list[str]:
     return [profile for profile in dict.fromkeys(profiles) if profile]
 
 
-def available(settings: StackSettings) -> list[Service]:
-    """Return the services that these settings can start: all, without an object store that another server replaces."""
-    return [service for service in SERVICES if service.name != STORE or not settings.s3_endpoint]
-
-
 def stores(settings: StackSettings) -> list[str]:
     """Return those of `STORES` that these settings can start."""
     return [name for name in STORES if name != STORE or not settings.s3_endpoint]
 
 
-def started(settings: StackSettings, profiles: list[str]) -> list[Service]:
-    """Return the services that a start with these profiles includes."""
-    return [service for service in available(settings) if service.profile is None or service.profile in profiles]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Page(Port):
-    """A published port of a service that may be started: its number, and the service's profile."""
-
-    service: str
-    profile: str | None
-    port: int
-
-
 def pages(settings: StackSettings) -> list[Page]:
-    """Return every published port, in the order in which people need them."""
-    return [
-        Page(
-            **vars(port),
-            service=service.name,
-            profile=service.profile,
-            port=getattr(settings, port.setting.lower()),
-        )
-        for service in available(settings)
-        for port in service.ports
-    ]
+    """Return every port that these settings can publish; another S3 server's are its own."""
+    shown = (page for page in PAGES if page.service != STORE or not settings.s3_endpoint)
+    return [replace(page, port=getattr(settings, page.setting.lower())) for page in shown]
 
 
 def ssh_line(shown: Sequence[Page], user_at_host: str) -> str:

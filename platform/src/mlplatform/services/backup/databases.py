@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -11,7 +13,6 @@ from typing import IO, Any
 from mlplatform.compat import mlflow_server
 from mlplatform.errors import StorageError
 from mlplatform.services import bootstrap
-from mlplatform.services.backup import spool
 from mlplatform.services.secret_files import SECRETS
 from mlplatform.settings.environment import environment
 
@@ -19,8 +20,6 @@ DATABASES = {"gateway": "alembic_version", "mlflow": "alembic_version", "mlflow_
 """Database -> table with the revision of its tables."""
 
 _OWNERS = {"gateway": "gateway", "mlflow": "mlflow", "mlflow_auth": "mlflow"}
-
-_CHUNK_BYTES = 1 << 20
 
 
 def revisions() -> dict[str, str]:
@@ -52,10 +51,10 @@ def known_revisions() -> dict[str, set[str]]:
 @contextmanager
 def dumped(database: str) -> Iterator[IO[bytes]]:
     """Dump a database to a temporary file; uncompressed, so that two dumps share what has not changed."""
-    with spool.new() as temporary:
-        arguments = ["pg_dump", "--format=custom", "--compress=0", f"--file={temporary.name}"]
-        _run([*arguments, f"--dbname=service=backup dbname={database}"], "backup", f"The database {database}")
-        yield temporary.file
+    with tempfile.TemporaryFile() as file:
+        command = ["pg_dump", "--format=custom", "--compress=0", f"--dbname=service=backup dbname={database}"]
+        _run(command, "backup", database, stdout=file)
+        yield file
 
 
 def restore(database: str, dump: IO[bytes]) -> None:
@@ -66,10 +65,9 @@ def restore(database: str, dump: IO[bytes]) -> None:
     """
     from psycopg2 import sql
 
-    with spool.new() as temporary:
-        while chunk := dump.read(_CHUNK_BYTES):
-            temporary.write(chunk)
-        temporary.flush()
+    with tempfile.TemporaryFile() as file:
+        shutil.copyfileobj(dump, file)
+        file.seek(0)
         with closing(bootstrap.connect_as_superuser()) as connection:
             connection.autocommit = True  # DROP DATABASE cannot run in a transaction
             drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(database))
@@ -78,7 +76,7 @@ def restore(database: str, dump: IO[bytes]) -> None:
         owner = _OWNERS[database]
         target = f"--dbname=service={owner} dbname={database}"
         command = ["pg_restore", "--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction", target]
-        _run([*command, temporary.name], owner, f"The database {database}")
+        _run(command, owner, database, stdin=file)
 
 
 def has_rows() -> bool:
@@ -107,12 +105,11 @@ def _connected(service: str, database: str) -> Iterator[Any]:
         yield cursor
 
 
-def _run(command: list[str], service: str, what: str) -> None:
-    variables: Mapping[str, str] = {
-        **environment(),
-        "PGSERVICEFILE": str(SECRETS / f"postgres_{service}"),
-    }
-    result = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+def _run(command: list[str], service: str, database: str, **options: Any) -> None:
+    variables = {**environment(), "PGSERVICEFILE": str(SECRETS / f"postgres_{service}")}
+    result = subprocess.run(command, env=variables, stderr=subprocess.PIPE, text=True, check=False, **options)
     if result.returncode:
         reason = (result.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise StorageError(f"{what} could not be read or written by {command[0]} ({reason}); see the log of postgres.")
+        raise StorageError(
+            f"The database {database} could not be read or written by {command[0]} ({reason}); see the log of postgres."
+        )

@@ -14,32 +14,32 @@ STATE = Path("/state")
 """Mount point of the volume."""
 
 
-def succeeded(folder: Path = STATE) -> None:
+def succeeded() -> None:
     """Record that a backup was completed now."""
-    (folder / BACKUP_SUCCEEDED).touch()
+    (STATE / BACKUP_SUCCEEDED).touch()
 
 
-def timer_started(folder: Path = STATE) -> None:
+def timer_started() -> None:
     """Record since when backups are made on a timer; only the first call does."""
-    if not (folder / BACKUP_TIMER).exists():
-        (folder / BACKUP_TIMER).touch()
+    if not (STATE / BACKUP_TIMER).exists():
+        (STATE / BACKUP_TIMER).touch()
 
 
-def last_success(folder: Path = STATE) -> float:
+def last_success() -> float:
     """Return the time of the last complete backup in seconds since 1970; 0 before the first one."""
     try:
-        return (folder / BACKUP_SUCCEEDED).stat().st_mtime
+        return (STATE / BACKUP_SUCCEEDED).stat().st_mtime
     except FileNotFoundError:
         return 0.0
 
 
 @contextmanager
-def one_at_a_time(folder: Path = STATE) -> Iterator[None]:
+def one_at_a_time() -> Iterator[None]:
     """Wait for the end of another backup or restore.
 
     The first backup to end would let the buckets delete what the other still reads, as a restore does.
     """
-    with (folder / "lock").open("w") as file:
+    with (STATE / "lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
