@@ -140,7 +140,7 @@ def test_refused_account_of_a_role_is_named(serve: Serve, settings: Any) -> None
 def test_account_that_is_not_filled_in_is_named(serve: Serve, settings: Any, tmp_path: Path) -> None:
     (tmp_path / "s3_jobs").write_text("# to fill in\n")
     known = settings(serve(Server(*BUCKETS)))
-    with pytest.raises(SettingsError, match=r"secrets/s3_jobs has no account for http://.*: write aws_access_key_id"):
+    with pytest.raises(SettingsError, match=r"/s3_jobs has no account at the S3 server: write aws_access_key_id"):
         buckets.check_roles(known)
 
 

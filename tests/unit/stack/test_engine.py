@@ -16,7 +16,7 @@ import yaml
 
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import compose, doctor, engine, firewall, networks
+from mlplatform.stack import compose, doctor, engine, networks
 from mlplatform.stack import services as stack_services
 from mlplatform.stack.checks import start
 from mlplatform.stack.checks.finding import Place
@@ -139,9 +139,9 @@ def test_reachable_metadata_address_is_noted(
 ) -> None:
     monkeypatch.setenv("PROBE", probe)
     noted = [note for note in doctor.check_host(root) if "169.254.169.254" in note]
-    assert [note.endswith(f": {firewall.RULE}") for note in noted] == [True] * reached
+    assert [note.endswith(f": {networks.METADATA_RULE}") for note in noted] == [True] * reached
     found = list(start.metadata_address(Place(root)))
-    assert [(finding.fix, finding.blocks) for finding in found] == [(firewall.RULE, False)] * reached
+    assert [(finding.fix, finding.blocks) for finding in found] == [(networks.METADATA_RULE, False)] * reached
 
 
 @pytest.mark.parametrize("rootless", [False, True])

@@ -10,8 +10,8 @@ import yaml
 
 from mlplatform.errors import SettingsError
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import doctor, env_file, secrets_folder, services, sizing
 from mlplatform.stack import env as stack_env
+from mlplatform.stack import env_file, secrets_folder, services, sizing
 from mlplatform.stack.host import Host
 
 CHECKOUT = Path(__file__).parents[3]
@@ -42,13 +42,19 @@ def fill_in(root: Path) -> list[str]:
 
 
 def test_account_must_be_filled_in_before_start(root: Path) -> None:
-    (problem,) = doctor._account_problems(root, load(root))
-    assert problem.startswith(f"secrets/s3_owner has no account for S3_ENDPOINT_URL={ENDPOINT}: write")
+    def problems() -> list[str]:
+        return list(secrets_folder.account_problems(root / "secrets", load(root)))
+
+    (problem,) = problems()
+    assert problem.startswith("secrets/s3_owner has no account at the S3 server: write aws_access_key_id")
     names = fill_in(root)
-    assert list(doctor._account_problems(root, load(root))) == []
-    for name in names:
-        (root / "secrets" / name).write_text("# not filled in\n")
-    assert secrets_folder.without_account(root / "secrets", load(root)) == names
+    assert problems() == []
+    for text in ("# not filled in\n", "no section", ACCOUNT.replace("secret\n", "\n")):
+        for name in names:
+            (root / "secrets" / name).write_text(text)
+        assert [found.partition(" has no account")[0] for found in problems()] == [f"secrets/{name}" for name in names]
+    (root / "secrets/s3_owner").unlink()
+    assert problems()[0].endswith("run `make env` to generate missing secrets.")
 
 
 def test_roles_use_the_same_files_with_either_server() -> None:

@@ -130,24 +130,15 @@ def run(hub: Hub) -> None:
         HostError: one has ended.
     """
     hub.set_up()
-    names = subprocess.Popen(
-        [
-            "dnsmasq",
-            "--keep-in-foreground",
-            # No capability to change them.
-            "--user=root",
-            "--group=",
-            "--no-resolv",
-            "--no-hosts",
-            # Docker's resolver has the containers' names.
-            "--server=127.0.0.11",
-            "--cache-size=0",
-            f"--listen-address={hub.address}",
-            "--bind-interfaces",
-            "--pid-file=",
-            "--log-facility=-",
-        ]
-    )
+    options = [
+        *("--keep-in-foreground", "--no-hosts", "--cache-size=0", "--pid-file=", "--log-facility=-"),
+        # No capability to change them.
+        *("--user=root", "--group="),
+        # Docker's resolver has the containers' names.
+        *("--no-resolv", "--server=127.0.0.11"),
+        *(f"--listen-address={hub.address}", "--bind-interfaces"),
+    ]
+    names = subprocess.Popen(["dnsmasq", *options])
     ended, _ = os.wait()
     raise HostError(f"The {'name server' if ended == names.pid else 'interface'} has ended.")
 

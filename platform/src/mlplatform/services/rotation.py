@@ -34,10 +34,8 @@ def _changes(name: str) -> bool:
 
 
 def _has_table(database: str, table: str) -> bool:
-    """Return whether a service has made its tables; one that has never been started has none."""
     with closing(bootstrap.connect_as_superuser(database)) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT to_regclass(%s)", (f"public.{table}",))
-        return cursor.fetchone()[0] is not None
+        return bootstrap.has_table(cursor, table)
 
 
 def _address(database: str) -> str:

@@ -49,13 +49,13 @@ def obstacles(root: Path, one: str, other: str) -> list[str]:
     return [path for path in changed if path in differing]
 
 
-def switch(root: Path, name: str, *, detach: bool = False) -> None:
-    """Check out a branch, tag or commit; changes of the operator's are kept.
+def switch(root: Path, name: str) -> None:
+    """Check out a commit; changes of the operator's are kept.
 
     Raises:
         HostError: git refuses.
     """
-    result = _git(root, "checkout", "--quiet", *(["--detach"] if detach else []), name)
+    result = _git(root, "checkout", "--quiet", "--detach", name)
     if result.returncode:
         raise HostError(f"git cannot check out {name}: {result.stderr.strip()}")
 

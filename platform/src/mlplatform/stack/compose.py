@@ -1,4 +1,4 @@
-"""Start of the stack with Docker Compose, and its data volume."""
+"""Start of the stack with Docker Compose."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def up(root: Path, only: str | None = None) -> None:
         **timer_variables(root, settings),
         "ALERTS_DIGEST": _digest(root / "secrets" / "alertmanager.yml"),
     }
-    make_food11_volume(root)
+    # Outside of Compose, so that no `down --volumes` removes the data set.
+    subprocess.run(["docker", "volume", "create", settings.food11_volume], check=True, stdout=subprocess.DEVNULL)
     images.pull_missing(root, only)
     notebooks.before_start(root)
     command = compose(root, "up", "--detach", "--no-build", "--remove-orphans", "--wait", "--wait-timeout")
@@ -98,9 +99,3 @@ def _last_lines(root: Path) -> str:
         logs = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         parts.append(f"\n{name} {state}:\n{logs.stdout.strip()}")
     return "".join(parts)
-
-
-def make_food11_volume(root: Path) -> None:
-    """Create the data set's volume outside of Compose, so that no `down --volumes` removes it."""
-    name = StackSettings.load(root / ".env").food11_volume
-    subprocess.run(["docker", "volume", "create", name], check=True, stdout=subprocess.DEVNULL)

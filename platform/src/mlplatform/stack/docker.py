@@ -11,10 +11,9 @@ from typing import Any
 from mlplatform.errors import HostError
 
 
-def compose(root: Path, *arguments: str) -> list[str]:
+def compose(root: Path, *arguments: str, env: str = ".env", file: str = "compose/compose.yaml") -> list[str]:
     """Return the `docker compose` command on a checkout's files, as in the Makefile."""
-    files = ["--env-file", str(root / ".env"), "--file", str(root / "compose" / "compose.yaml")]
-    return ["docker", "compose", *files, *arguments]
+    return ["docker", "compose", "--env-file", str(root / env), "--file", str(root / file), *arguments]
 
 
 def output(*command: str, **options: Any) -> str:

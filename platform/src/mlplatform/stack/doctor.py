@@ -12,7 +12,7 @@ from typing import Any
 
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import LOOPBACK, PROXY, StackSettings
-from mlplatform.stack import drivers, engine, firewall, images, networks, notebooks, secrets_folder, sizing
+from mlplatform.stack import drivers, engine, images, networks, notebooks, secrets_folder, sizing
 from mlplatform.stack.docker import answer, running
 from mlplatform.stack.host import this_host
 from mlplatform.stack.services import pages
@@ -49,10 +49,11 @@ def check_host(root: Path, only: str | None = None) -> list[str]:
             *_port_problems(root, settings, set(services) - running(root), options),
             *_network_problems(settings, networks.subnets()),
         ]
-    problems += [*_account_problems(root, settings), *sizing.shared_gpus(settings, host := this_host())]
+    problems += secrets_folder.account_problems(root / "secrets", settings)
+    problems += sizing.shared_gpus(settings, host := this_host())
     if problems:
         raise HostError("\n".join(problems))
-    return [*sizing.misfits(settings, host), *firewall.notes(settings)]
+    return [*sizing.misfits(settings, host), *networks.metadata_notes(settings)]
 
 
 def _accelerator_problems(root: Path, settings: StackSettings, info: dict[str, Any]) -> Iterator[str]:
@@ -78,14 +79,6 @@ def _disk_problems(docker_root: Path, needed: int) -> Iterator[str]:
         yield (
             f"Docker's disk at {docker_root} has {free:.0f} GB free, less than DISK_NEEDED_GB={needed}: "
             "free some space (`docker system prune` removes unused data), or lower the setting in .env."
-        )
-
-
-def _account_problems(root: Path, settings: StackSettings) -> Iterator[str]:
-    for name in secrets_folder.without_account(root / "secrets", settings):
-        yield (
-            f"secrets/{name} has no account for S3_ENDPOINT_URL={settings.s3_endpoint}: write aws_access_key_id and "
-            "aws_secret_access_key below a line [default] into it."
         )
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from mlplatform.services import gpu_watch
 from mlplatform.settings.stack import Accelerator
+from mlplatform.stack.docker import answer
 
 
 @dataclass(frozen=True)
@@ -44,12 +43,8 @@ def this_host() -> Host:
 
 def _of_engine() -> tuple[int, int] | None:
     """Memory and CPUs of a running engine; Docker Desktop's machine has a part of the host's."""
-    if not shutil.which("docker"):
-        return None
-    command = ["docker", "info", "--format", "{{.MemTotal}} {{.NCPU}}"]
-    found = re.fullmatch(
-        r"([1-9]\d*) ([1-9]\d*)\n", subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    )
+    shown = answer("docker", "info", "--format", "{{.MemTotal}} {{.NCPU}}")
+    found = re.fullmatch(r"([1-9]\d*) ([1-9]\d*)", shown)
     return (int(found[1]), int(found[2])) if found else None
 
 

@@ -9,8 +9,7 @@ of the host out: the folder's mode, and that nobody has the user id of a service
 
 from __future__ import annotations
 
-import configparser
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -82,18 +81,13 @@ TO_FILL_IN = {"backup_s3", "s3_owner", "wandb_netrc", "comet_config", "mail_pass
 """Files for keys and addresses of external services. The operator fills them in; until then they have no effect."""
 
 
-def without_account(folder: Path, settings: StackSettings) -> list[str]:
-    """Return the files for accounts on another S3 server that are missing or not filled in."""
-    if not settings.s3_endpoint:
-        return []
-    return [name for name in (f"s3_{role}" for role in ("owner", *S3_ROLES)) if not _has_account(folder / name)]
-
-
-def _has_account(path: Path) -> bool:
-    try:
-        return all(read_s3_account(path))
-    except (SettingsError, KeyError, configparser.Error):
-        return False
+def account_problems(folder: Path, settings: StackSettings) -> Iterator[str]:
+    """Yield which files for accounts on another S3 server are missing or not filled in."""
+    for role in ("owner", *S3_ROLES) if settings.s3_endpoint else ():
+        try:
+            read_s3_account(folder / f"s3_{role}")
+        except SettingsError as error:
+            yield str(error)
 
 
 def write_missing(folder: Path, names: Collection[str] = tuple(FILES)) -> list[str]:

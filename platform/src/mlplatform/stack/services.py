@@ -76,15 +76,11 @@ GPU_METRICS = "gpu-metrics"
 
 GPU_EXPORTERS = {"cuda": "dcgm-exporter", "rocm": "amd-exporter"}
 
-DEFAULT_PROFILES = ("tracking", "ray", "notebook", "monitoring", "grafana")
-GPU_PROFILES = (*DEFAULT_PROFILES, GPU_METRICS)
-ALL_PROFILES = (*GPU_PROFILES, "hosts", "proxy", "backup-timer", PERSONAL_NOTEBOOKS)
+GPU_PROFILES = ("tracking", "ray", "notebook", "monitoring", "grafana", GPU_METRICS)
+"""Profiles of a host with GPUs."""
 
-ONLY = {
-    "tracking": tuple(profile for profile in ALL_PROFILES if profile not in ("ray", GPU_METRICS, "hosts")),
-    "ray": tuple(profile for profile in ALL_PROFILES if profile != "tracking"),
-}
-"""Profiles that `make up ONLY=...` may start; each leaves out the other half of the stack."""
+_OTHERS = {"tracking": ("ray", GPU_METRICS, "hosts"), "ray": ("tracking",)}
+"""Profiles of the other half of the stack, which `make up ONLY=...` leaves out."""
 
 
 def only_variables(settings: StackSettings, only: str | None) -> dict[str, str]:
@@ -95,9 +91,9 @@ def only_variables(settings: StackSettings, only: str | None) -> dict[str, str]:
     """
     if not only:
         return {}
-    if only not in ONLY:
-        raise SettingsError(f"ONLY={only} is unknown; use one of {', '.join(ONLY)}, or leave it out for everything.")
-    chosen = [profile for profile in profiles_of(settings) if profile in ONLY[only]]
+    if only not in _OTHERS:
+        raise SettingsError(f"ONLY={only} is unknown; use one of {', '.join(_OTHERS)}, or leave it out for everything.")
+    chosen = [profile for profile in profiles_of(settings) if profile not in _OTHERS[only]]
     variables = {"COMPOSE_PROFILES": ",".join(chosen)}
     # Empty means no server. Jobs and the notebook then report that instead of waiting for one.
     return {**variables, "TRACKING_ADDRESS": ""} if only == "ray" else {**variables, "JOBS_ADDRESS": ""}

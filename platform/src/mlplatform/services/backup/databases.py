@@ -19,16 +19,13 @@ from mlplatform.settings.environment import environment
 DATABASES = {"gateway": "alembic_version", "mlflow": "alembic_version", "mlflow_auth": "alembic_version_auth"}
 """Database -> table with the revision of its tables."""
 
-_OWNERS = {"gateway": "gateway", "mlflow": "mlflow", "mlflow_auth": "mlflow"}
-
 
 def revisions() -> dict[str, str]:
     """Return the revision of each database that has tables, read with the account `backup`."""
     found = {}
     for database, table in DATABASES.items():
         with _connected("backup", database) as cursor:
-            cursor.execute("SELECT to_regclass(%s)", (table,))
-            if cursor.fetchone()[0]:
+            if bootstrap.has_table(cursor, table):
                 cursor.execute(f"SELECT version_num FROM {table}")  # noqa: S608 a constant
                 found[database] = str(cursor.fetchone()[0])
     return found
@@ -36,16 +33,13 @@ def revisions() -> dict[str, str]:
 
 def known_revisions() -> dict[str, set[str]]:
     """Return the revisions of each database that this version can upgrade to its own."""
-    from alembic.config import Config
     from alembic.script import ScriptDirectory
 
     folders = {"gateway": Path(__file__).parents[2] / "gateway" / "migrations", **mlflow_server.migrations()}
-    found = {}
-    for name, folder in folders.items():
-        config = Config()
-        config.set_main_option("script_location", str(folder))
-        found[name] = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    return found
+    return {
+        name: {script.revision for script in ScriptDirectory(str(folder)).walk_revisions()}
+        for name, folder in folders.items()
+    }
 
 
 @contextmanager
@@ -73,7 +67,7 @@ def restore(database: str, dump: IO[bytes]) -> None:
             drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(database))
             connection.cursor().execute(drop)
         bootstrap.make_databases()
-        owner = _OWNERS[database]
+        owner = bootstrap.OWNERS[database]
         target = f"--dbname=service={owner} dbname={database}"
         command = ["pg_restore", "--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction", target]
         _run(command, owner, database, stdin=file)
@@ -82,9 +76,8 @@ def restore(database: str, dump: IO[bytes]) -> None:
 def has_rows() -> bool:
     """Return whether there are runs or jobs."""
     for database, table in (("gateway", "jobs"), ("mlflow", "runs")):
-        with _connected(_OWNERS[database], database) as cursor:
-            cursor.execute("SELECT to_regclass(%s)", (table,))
-            if cursor.fetchone()[0]:
+        with _connected(bootstrap.OWNERS[database], database) as cursor:
+            if bootstrap.has_table(cursor, table):
                 cursor.execute(f"SELECT 1 FROM {table} LIMIT 1")  # noqa: S608 a constant
                 if cursor.fetchone():
                     return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from mlplatform.stack import docker, notebooks
 from mlplatform.stack.checks.finding import Finding, Place
@@ -25,14 +26,10 @@ def unhealthy(place: Place) -> Iterator[Finding]:
 
 def unconnected_notebooks(place: Place) -> Iterator[Finding]:
     """Yield each service that a person's notebook cannot reach, as after a start without `make up`."""
-
-    def connect() -> None:
-        notebooks.connect(place.root)
-
     for person, service, network in notebooks.unconnected(place.root, place.settings):
         yield Finding(
             f"The notebook of {person} cannot reach {service}, which is not on the network {network}.",
             "A container that was created without `make up` is on its own networks only.",
             "make up",
-            repair=connect,
+            repair=partial(notebooks.connect, place.root),
         )

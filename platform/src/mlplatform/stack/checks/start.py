@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mlplatform.errors import HostError
-from mlplatform.stack import doctor, firewall, secrets_folder, sizing, unfinished
+from mlplatform.stack import doctor, networks, secrets_folder, sizing, unfinished
 from mlplatform.stack.checks.finding import Finding, Place
 from mlplatform.stack.host import this_host
 
@@ -81,6 +81,6 @@ def no_timer(place: Place) -> Iterator[Finding]:
 
 def metadata_address(place: Place) -> Iterator[Finding]:
     """Yield that containers can reach the metadata address of the host's cloud."""
-    for note in firewall.notes(place.settings):
+    for note in networks.metadata_notes(place.settings):
         why = "A job could act with the rights of the host at the provider of the cloud."
-        yield Finding(f"{note.partition('. ')[0]}.", why, firewall.RULE)
+        yield Finding(f"{note.partition('. ')[0]}.", why, networks.METADATA_RULE)
