@@ -79,22 +79,18 @@ def size(kept: Repository) -> int:
     return sum(path.stat().st_size for path in packs(kept))
 
 
-def test_each_backup_is_restored_by_its_id(kept: Repository) -> None:
-    first, second = save(kept, FIRST), save(kept, SECOND)
+def test_each_backup_adds_what_has_changed_and_is_restored(kept: Repository) -> None:
+    first = save(kept, FIRST)
+    before = size(kept)
+    second = save(kept, SECOND)
+    assert before > len(SHARED)
+    # The header and the changed members are in the first chunk and the last one.
+    assert size(kept) - before < len(SHARED) / 2
     assert read(kept, first) == FIRST
     assert read(kept, second[:8]) == SECOND
     assert read(kept, "latest") == SECOND
     assert kept.id_of(first[:8]) == first
     kept.check()
-
-
-def test_second_backup_adds_only_what_has_changed(kept: Repository) -> None:
-    save(kept, FIRST)
-    before = size(kept)
-    save(kept, SECOND)
-    assert before > len(SHARED)
-    # The header and the changed members are in the first chunk and the last one.
-    assert size(kept) - before < len(SHARED) / 2
 
 
 def test_retention_removes_older_backup_with_its_data(kept: Repository) -> None:

@@ -15,7 +15,7 @@ import typer
 from mlplatform.cli import stack as cli_stack
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import checks, docker, host, secrets_folder, sizing, unfinished
+from mlplatform.stack import backup, checks, docker, host, rotation, secrets_folder, sizing, unfinished, upgrade
 from mlplatform.stack.checks import alerts, gpus, health, kernel, start
 from mlplatform.stack.checks.finding import Finding, Place
 from mlplatform.stack.host import Host
@@ -192,18 +192,35 @@ def test_missing_timer_of_backups_is_found(place: Place) -> None:
     assert list(start.no_timer(place)) == []
 
 
-def test_interrupted_upgrade_and_restore_block_start(place: Place) -> None:
+@pytest.mark.parametrize(
+    ("mark", "fix"),
+    [
+        (unfinished.UPGRADE / unfinished.FACTS, "`make upgrade` completes it"),
+        (unfinished.ROTATION / "ray_token", "`make rotate` completes it"),
+        (unfinished.RESTORE, "repeat `make restore FROM=/mnt/backups`"),
+    ],
+    ids=["upgrade", "rotate", "restore"],
+)
+def test_interrupted_change_blocks_all_others(
+    place: Place, mark: Path, fix: str, request: pytest.FixtureRequest
+) -> None:
     assert list(start.interrupted(place)) == []
-    (place.root / unfinished.RESTORE.parent).mkdir()
-    (place.root / unfinished.RESTORE).write_text("/mnt/backups")
-    (place.root / unfinished.UPGRADE).mkdir()
-    (place.root / unfinished.UPGRADE / unfinished.FACTS).touch()
-    upgrade, restore = start.interrupted(place)
-    assert (upgrade.blocks, restore.blocks) == (True, True)
-    assert "`make upgrade` completes it" in upgrade.fix
-    assert "repeat `make restore FROM=/mnt/backups`" in restore.fix
-    (place.root / unfinished.RESTORE).unlink()
-    assert [finding.fix for finding in start.interrupted(place)] == [upgrade.fix]
+    (place.root / mark).parent.mkdir(parents=True)
+    (place.root / mark).write_text("/mnt/backups")
+    (found,) = start.interrupted(place)
+    assert found.blocks
+    assert fix in found.fix
+    changes: dict[str, Callable[[], object]] = {
+        "start": lambda: unfinished.check(place.root),
+        "upgrade": lambda: upgrade.prepare(place.root),
+        "rotate": lambda: next(rotation.rotate(place.root)),
+        "restore": lambda: next(backup.restore(place.root, str(place.root))),
+    }
+    own = request.node.callspec.id
+    for verb, change in changes.items():
+        if verb != own:
+            with pytest.raises(HostError, match=fix):
+                change()
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import compose, doctor, entrance, images, sizing
 from mlplatform.stack import env as stack_env
 from mlplatform.stack.host import Host
-from mlplatform.stack.services import only_variables, pages
+from mlplatform.stack.services import pages, start_variables
 
 CHECKOUT = Path(__file__).parents[3]
 
@@ -131,7 +131,7 @@ def test_without_entrance_addresses_are_on_loopback(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("half", ["tracking", "ray"])
 def test_each_half_of_stack_has_entrance(tmp_path: Path, half: str) -> None:
-    assert "proxy" in only_variables(proxied(tmp_path), half)["COMPOSE_PROFILES"].split(",")
+    assert "proxy" in start_variables(proxied(tmp_path), half)["COMPOSE_PROFILES"].split(",")
 
 
 def test_clients_get_bundle_with_authority(tmp_path: Path) -> None:
@@ -178,15 +178,6 @@ def running(tmp_path: Path, program: Callable[[str, str], Path]) -> str:
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate.read_text())).hexdigest()
 
 
-def test_status_prints_fingerprint_and_trust_command(
-    running: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cli.status(tmp_path)
-    printed = capsys.readouterr().out
-    assert f"SHA-256 fingerprint {running}." in printed
-    assert f"sudo cp {tmp_path / entrance.CERTIFICATE} " in printed
-
-
 def test_start_prints_notes_fingerprint_and_trust_command(
     running: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,6 +188,7 @@ def test_start_prints_notes_fingerprint_and_trust_command(
     printed = capsys.readouterr()
     assert printed.err == "Note: a rule is missing\n"
     assert f"SHA-256 fingerprint {running}." in printed.out
+    assert f"sudo cp {tmp_path / entrance.CERTIFICATE} " in printed.out
 
 
 def test_used_port_of_entrance_is_reported(tmp_path: Path) -> None:

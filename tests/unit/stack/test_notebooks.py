@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import socket
 import stat
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from compose_files import effective
 
 from mlplatform.errors import HostError, SettingsError
 from mlplatform.settings.stack import StackSettings
@@ -50,32 +50,12 @@ elif words[:2] == ["network", "ls"]:
 """
 
 
-def effective(path: Path, name: str) -> dict[str, Any]:
-    """A service with what it inherits, as Compose merges it."""
-    service: dict[str, Any] = yaml.safe_load(path.read_text())["services"][name]
-    if not (parent := service.get("extends")):
-        return service
-    inherited = effective(path.parent / parent.get("file", path.name), parent["service"])
-    environment = {**inherited.get("environment", {}), **service.get("environment", {})}
-    volumes = [*inherited.get("volumes", []), *service.get("volumes", [])]
-    return {**inherited, **service, "environment": environment, "volumes": volumes}
-
-
 class Stack:
     """A checkout with `.env` and `secrets/`, and what Docker reports of its containers."""
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
-        self.root, self._state = folder / "checkout", folder / "state.json"
-        (folder / "bin").mkdir()
-        (folder / "bin/docker").write_text(DOCKER.format(python=sys.executable))
-        (folder / "bin/docker").chmod(0o755)
-        patch.setenv("PATH", f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
-        patch.setenv("STATE", str(self._state))
+    def __init__(self, root: Path, state: Path) -> None:
+        self.root, self._state = root, state
         self.reports()
-        shutil.copytree(CHECKOUT / "compose", self.root / "compose", ignore=shutil.ignore_patterns("*.generated.yaml"))
-        (self.root / "platform").mkdir()
-        shutil.copy(CHECKOUT / ".env.example", self.root)
-        shutil.copy(CHECKOUT / "platform/pyproject.toml", self.root / "platform")
         self.written_again()
 
     def reports(self, *, running: tuple[str, ...] = (), built: bool = True, **networks: list[str]) -> None:
@@ -101,8 +81,10 @@ class Stack:
 
 
 @pytest.fixture
-def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stack:
-    return Stack(tmp_path, monkeypatch)
+def stack(root: Path, program: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch) -> Stack:
+    program("docker", DOCKER.format(python=sys.executable))
+    monkeypatch.setenv("STATE", str(root / "state.json"))
+    return Stack(root, root / "state.json")
 
 
 @pytest.fixture(params=["cpu", "cuda", "rocm"])
@@ -163,6 +145,9 @@ def test_first_notebook_is_written_and_waits_for_start(stack: Stack) -> None:
     assert not started
     port = notebook_file.read_ports(stack.root)["alice"]
     assert link == f"http://notebook-alice.localhost:{port}/lab?token={stack.secret('alice').read_text()}"
+    (page,) = notebooks.pages_of_people(stack.root)
+    assert (page.title, page.service, page.port) == ("JupyterLab of alice", "notebook-alice", port)
+    assert page.login == "token in secrets/notebook_token_alice"
     assert stat.S_IMODE(stack.secret("alice").stat().st_mode) == 0o444, "the container's user cannot read it"
     assert stack.settings.notebook_layout == "generated"
     profiles = services.profiles_of(stack.settings)
@@ -267,10 +252,3 @@ def test_doctor_finds_service_out_of_reach(stack: Stack) -> None:
     assert found.repair
     stack.reports(gateway=["mlplatform_cluster"])
     assert list(unconnected_notebooks(place)) == [], "a notebook that is not running"
-
-
-def test_pages_name_person_and_token_file(stack: Stack) -> None:
-    notebooks.add(stack.root, "alice")
-    (page,) = notebooks.pages_of_people(stack.root)
-    assert (page.title, page.service) == ("JupyterLab of alice", "notebook-alice")
-    assert page.login == "token in secrets/notebook_token_alice"

@@ -11,10 +11,10 @@ import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from compose_files import services_of
 
 from mlplatform import credentials
 from mlplatform.errors import HostError, SettingsError
@@ -201,20 +201,16 @@ def test_missing_env_file_error_names_command(tmp_path: Path) -> None:
         StackSettings.load(tmp_path / ".env")
 
 
-def test_unknown_only_value_is_rejected(root: Path) -> None:
-    stack_env.write_env(root, HOST)
-    with pytest.raises(SettingsError, match="ONLY=grafana is unknown; use one of tracking, ray"):
-        services.only_variables(StackSettings.load(root / ".env"), "grafana")
-
-
 def test_only_starts_one_half_of_stack(root: Path) -> None:
     stack_env.write_env(root, HOST)
     settings = StackSettings.load(root / ".env")
-    tracking, ray = (services.only_variables(settings, half) for half in ("tracking", "ray"))
+    tracking, ray = (services.start_variables(settings, half) for half in ("tracking", "ray"))
     assert "ray" not in tracking["COMPOSE_PROFILES"].split(",")
     assert tracking["JOBS_ADDRESS"] == ""
     assert "tracking" not in ray["COMPOSE_PROFILES"].split(",")
     assert ray["TRACKING_ADDRESS"] == ""
+    with pytest.raises(SettingsError, match="ONLY=grafana is unknown; use one of tracking, ray"):
+        services.start_variables(settings, "grafana")
 
 
 def test_ssh_command_forwards_every_page(root: Path) -> None:
@@ -240,19 +236,9 @@ def test_network_of_another_stack_is_reported(root: Path) -> None:
     assert "CLUSTER_NETWORK=10.213.76 overlaps with Docker's network vpn" in problem
 
 
-def compose_services() -> dict[str, dict[str, Any]]:
-    """Services of the shipped compose files, without inherited keys."""
-    found: dict[str, dict[str, Any]] = {}
-    for path in (CHECKOUT / "compose").glob("*.yaml"):
-        if path.name != "base.yaml" and not path.name.startswith("workers."):
-            for name, service in (yaml.safe_load(path.read_text()).get("services") or {}).items():
-                found[name] = {**found.get(name, {}), **service}
-    return found
-
-
 @pytest.mark.parametrize("page", services.PAGES, ids=lambda page: page.setting)
 def test_page_is_published_by_its_service_on_loopback(page: services.Page) -> None:
-    found = compose_services()[page.service]
+    found = services_of("*.yaml")[page.service]
     assert any(port.startswith(f"127.0.0.1:${{{page.setting}:-") for port in found["ports"])
     assert len(found["ports"]) == len([other for other in services.PAGES if other.service == page.service])
 
@@ -264,20 +250,20 @@ def test_front_page_links_to_every_published_page() -> None:
     linked = {(tool["profile"] or None, tool["port"]) for tool in json.loads(text)}
     # The dashboard has the gateway's own address, and S3 has no page.
     others = ("RAY_PORT", "S3_PORT")
-    profiles = {name: (service.get("profiles") or [None])[0] for name, service in compose_services().items()}
+    profiles = {name: (service.get("profiles") or [None])[0] for name, service in services_of("*.yaml").items()}
     published = {(profiles[page.service], page.setting) for page in services.PAGES if page.setting not in others}
     assert linked == published
 
 
 def test_every_published_port_is_a_page() -> None:
-    publishing = {name for name, service in compose_services().items() if service.get("ports")}
+    publishing = {name for name, service in services_of("*.yaml").items() if service.get("ports")}
     # UDP, and the ports of pages at another address.
     assert publishing - {"hub", "proxy"} == {page.service for page in services.PAGES}
 
 
 def test_jobs_share_no_network_with_services_without_login() -> None:
     names = ("alertmanager", "postgres-exporter", "dcgm-exporter", "amd-exporter", "postgres")
-    assert not [name for name in names if "cluster" in compose_services()[name]["networks"]]
+    assert not [name for name in names if "cluster" in services_of("*.yaml")[name]["networks"]]
 
 
 def test_only_what_jobs_or_prometheus_need_shares_network_of_ray() -> None:
@@ -299,7 +285,7 @@ def test_compose_secrets_equal_generated_secrets() -> None:
 
 
 def test_table_has_every_setting_of_an_image() -> None:
-    images = {name: str(service.get("image")) for name, service in compose_services().items()}
+    images = {name: str(service.get("image")) for name, service in services_of("*.yaml").items()}
     named = {name: re.findall(r"\$\{(\w+_IMAGE):-", image) for name, image in images.items() if "_IMAGE:-" in image}
     assert named == {name: [setting] for name, setting in services.IMAGE_SETTINGS.items()}
 

@@ -124,14 +124,9 @@ def tracking() -> None:
     """Upgrade MLflow's databases to the version of this image and create its accounts."""
     _connect("postgres_mlflow", {"service": "mlflow"}).close()
     subprocess.run(["mlflow", "db", "upgrade", "postgresql+psycopg2:///mlflow?service=mlflow"], check=True)
-    mlflow_server.set_accounts(mlflow_accounts())
-    print("MLflow: databases are up to date and accounts as declared.")
-
-
-def mlflow_accounts() -> list[tuple[str, str]]:
-    """Return user and password of each of the platform's accounts in MLflow."""
     accounts = [read_mlflow_account(secret(f"mlflow_{name}")) for name in ("admin", "gateway", "job", "person")]
-    return [*accounts, ("prometheus", secret("metrics_password").read_text())]
+    mlflow_server.set_accounts([*accounts, ("prometheus", secret("metrics_password").read_text())])
+    print("MLflow: databases are up to date and accounts as declared.")
 
 
 if __name__ == "__main__":

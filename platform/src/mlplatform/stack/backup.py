@@ -17,7 +17,7 @@ from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import checkout, env_file, services, unfinished
 from mlplatform.stack import compose as stack_compose
 from mlplatform.stack.docker import compose, output
-from mlplatform.stack.secrets_folder import FILES, S3_ROLES
+from mlplatform.stack.secrets_folder import FILES, S3_ROLES, TO_FILL_IN
 
 _HAS_DATA = 3
 
@@ -130,15 +130,11 @@ def _adopt(root: Path, handover: Path) -> Iterator[str]:
     yield from (f"adopted {line}" for line in sorted(set(after.splitlines()) - set(before.splitlines())))
     yield "kept this host's settings: memory, GPUs, prefix, network, ports, images and mirrors"
     folder = handover / "secrets"
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    for name in names:
-        if name in FILES and name not in _OF_THE_VOLUMES:
-            target = root / "secrets" / name
-            mode = target.stat().st_mode & 0o777 if target.exists() else 0o444
-            with atomic.new_file(target) as draft:
-                draft.write_bytes((folder / name).read_bytes())
-                draft.chmod(mode)
-    if names:
+    for name in FILES.keys() - _OF_THE_VOLUMES:
+        if (folder / name).is_file():
+            mode = 0o644 if name in TO_FILL_IN else 0o444
+            atomic.write(root / "secrets" / name, (folder / name).read_text(), mode)
+    if folder.is_dir():
         yield "adopted the secrets of the backup, except those of this host's volumes"
     else:
         yield (

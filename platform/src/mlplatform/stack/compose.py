@@ -14,7 +14,7 @@ from mlplatform.settings.environment import environment
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import checkout, entrance, images, notebooks
 from mlplatform.stack.docker import compose, failed
-from mlplatform.stack.services import GPU_EXPORTERS, GPU_METRICS, only_variables, profiles_of
+from mlplatform.stack.services import GPU_EXPORTERS, GPU_METRICS, profiles_of, start_variables
 
 START_TIMEOUT = 300
 """Seconds after which a service that is still not healthy counts as failed."""
@@ -33,7 +33,7 @@ def up(root: Path, only: str | None = None) -> None:
     profiles = profiles_of(settings, only)
     variables = {
         **environment(),
-        **only_variables(settings, only),
+        **start_variables(settings, only),
         "COMPOSE_PROFILES": ",".join(profile for profile in profiles if profile != GPU_METRICS),
         # Otherwise exporters would label the host's GPUs with the id of their container.
         "HOST_NAME": socket.gethostname(),

@@ -92,15 +92,13 @@ def _write_version(file: Path, version: str) -> list[str]:
 
 def _divide(file: Path, host: Host, count: int) -> list[str]:
     """Divide the host among this number of workers, if the sizes are those for another number."""
-    text = file.read_text()
-    wanted = sizing.sizes_of_workers(host, count)
+    text, wanted = file.read_text(), sizing.sizes_of_workers(host, count)
     present = [(re.findall(rf"^{choice.setting}=(.*)$", text, re.M) or [""])[-1] for choice in wanted]
     others = (sizing.sizes_of_workers(host, number) for number in range(1, max(host.gpus, 2) + 1))
-    chosen = [[choice.value for choice in sizes] for sizes in others]
-    values = [choice.value for choice in wanted]
-    if present == values or present not in chosen:
+    if present not in [[choice.value for choice in sizes] for sizes in others]:
         return []
-    env_file.change(file, {choice.setting: choice.value for choice in wanted})
+    if not env_file.change(file, {choice.setting: choice.value for choice in wanted}):
+        return []
     lines = [f"  {choice.setting}={choice.value}: {choice.reason}" for choice in wanted]
     return [f"the sizes of {count} worker{'s' if count > 1 else ''} into .env:", *lines]
 

@@ -13,7 +13,7 @@ from mlplatform.errors import HostError
 from mlplatform.settings.environment import environment
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack.docker import answer, compose, output
-from mlplatform.stack.services import GPU_EXPORTERS, IMAGE_SETTINGS, only_variables, profiles_of
+from mlplatform.stack.services import GPU_EXPORTERS, IMAGE_SETTINGS, profiles_of, start_variables
 
 _OURS = "mlplatform-"
 
@@ -26,9 +26,7 @@ def configured(root: Path, only: str | None = None) -> dict[str, dict[str, Any]]
     Raises:
         HostError: Compose rejects the files or the settings.
     """
-    settings = StackSettings.load(root / ".env")
-    profiles = {"COMPOSE_PROFILES": ",".join(profiles_of(settings, only))}
-    variables = {**environment(), **only_variables(settings, only), **profiles}
+    variables = {**environment(), **start_variables(StackSettings.load(root / ".env"), only)}
     found = json.loads(output(*compose(root, "config", "--format", "json"), env=variables))
     services: dict[str, dict[str, Any]] = found["services"]
     return services

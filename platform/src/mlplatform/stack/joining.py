@@ -45,7 +45,12 @@ def join(root: Path, host: Host, file: Path) -> str:
         HostError: this checkout has a stack of its own or another version, the stack's address is unknown, or the
             worker did not start.
     """
-    _reject_own_stack(root)
+    if has_joined(root):
+        raise HostError("This host has joined already: run `make leave` first.")
+    if (root / "secrets" / "postgres_password").exists():
+        raise HostError(
+            "This checkout has a stack of its own (secrets/postgres_password): run `make join` in another clone."
+        )
     try:
         content: dict[str, Any] = json.loads(file.read_text())
     except (OSError, ValueError) as error:
@@ -97,15 +102,6 @@ def leave(root: Path) -> None:
 def compose_joined(root: Path, *arguments: str) -> list[str]:
     """Return the `docker compose` command on the files of a joined host."""
     return compose(root, *arguments, env=FILE, file="compose/joined/compose.yaml")
-
-
-def _reject_own_stack(root: Path) -> None:
-    if has_joined(root):
-        raise HostError("This host has joined already: run `make leave` first.")
-    if (root / "secrets" / "postgres_password").exists():
-        raise HostError(
-            "This checkout has a stack of its own (secrets/postgres_password): run `make join` in another clone."
-        )
 
 
 def _resolve(server: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import socket
+from collections.abc import Iterator
 
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
@@ -66,12 +67,11 @@ def bind_error(address: str, port: int) -> str:
     return ""
 
 
-def metadata_notes(settings: StackSettings) -> list[str]:
-    """Return one sentence if a container can connect to the address; none elsewhere, as outside of clouds."""
+def metadata_notes(settings: StackSettings) -> Iterator[str]:
+    """Yield one sentence if a container can connect to the address; none elsewhere, as outside of clouds."""
     image = f"mlplatform-platform:{settings.version}"
-    if answer("docker", "run", "--rm", "--pull=never", image, "python", "-c", _PROBE) != "open":
-        return []
-    return [
-        "Jobs and notebooks can reach 169.254.169.254, where this cloud hands out credentials of the host. "
-        f"This closes it until the host restarts: {METADATA_RULE}"
-    ]
+    if answer("docker", "run", "--rm", "--pull=never", image, "python", "-c", _PROBE) == "open":
+        yield (
+            "Jobs and notebooks can reach 169.254.169.254, where this cloud hands out credentials of the host. "
+            f"This closes it until the host restarts: {METADATA_RULE}"
+        )

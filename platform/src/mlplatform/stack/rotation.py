@@ -27,11 +27,9 @@ from mlplatform.stack import compose as stack_compose
 from mlplatform.stack.docker import compose, output, running
 from mlplatform.stack.secrets_folder import FILES, S3_ROLES, TO_FILL_IN, write_missing
 
-NOT_ROTATED = {
-    **dict.fromkeys(TO_FILL_IN, "issued by an external service; replace its content and run `make up`"),
-    "backup_password": "backups that exist are encrypted with it; change it in each with `restic key passwd`",
-}
-"""Generated files that a rotation keeps, with the reason."""
+NOT_ROTATED = {*TO_FILL_IN, "backup_password"}
+"""Files that a rotation keeps: external services issue those to fill in, whose content an operator replaces and runs
+`make up`; and backups that exist are encrypted with the password, which `restic key passwd` changes in each."""
 
 _CERTIFICATES = "certificates"
 """Name in ONLY= of the authority of the TLS entrance, which is not a file of `secrets/`."""

@@ -31,25 +31,19 @@ from mlplatform.files import atomic
 from mlplatform.services.store import RIGHTS, metrics_token
 from mlplatform.settings.stack import StackSettings
 
-_CHECKOUT = Path(__file__).parents[4]
-"""Checkout from which the package is installed, on a host."""
+_ALERTMANAGER = Path(__file__).parents[4] / "docker/alertmanager/alertmanager.example.yml"
+"""Configuration in the checkout from which the package is installed, on a host."""
 
 
 def _plain(path: Path) -> None:
     path.write_text(password())
 
 
-def _alertmanager(path: Path) -> None:
-    path.write_text((_CHECKOUT / "docker/alertmanager/alertmanager.example.yml").read_text())
-
-
 S3_ROLES = tuple(RIGHTS)
 """Roles with an account at the object store, in `s3_<role>`: made at ours, or by the operator of another server."""
 
-_Write = Callable[[Path], None]
-
 # In the order of writing: a derived file comes after its source.
-FILES: dict[str, _Write] = {
+FILES: dict[str, Callable[[Path], object]] = {
     "postgres_password": _plain,
     **{f"postgres_{role}": partial(postgres_service, role) for role in ("mlflow", "gateway", "backup")},
     "postgres_exporter_password": _plain,
@@ -74,7 +68,7 @@ FILES: dict[str, _Write] = {
     "wandb_netrc": wandb_netrc,
     "comet_config": comet_config,
     "mail_password": partial(to_fill_in, "the password of the account at the mail server"),
-    "alertmanager.yml": _alertmanager,
+    "alertmanager.yml": lambda path: path.write_text(_ALERTMANAGER.read_text()),
 }
 
 TO_FILL_IN = {"backup_s3", "s3_owner", "wandb_netrc", "comet_config", "mail_password", "alertmanager.yml"}

@@ -83,33 +83,33 @@ _OTHERS = {"tracking": ("ray", GPU_METRICS, "hosts"), "ray": ("tracking",)}
 """Profiles of the other half of the stack, which `make up ONLY=...` leaves out."""
 
 
-def only_variables(settings: StackSettings, only: str | None) -> dict[str, str]:
-    """Return the variables that leave out the other half of the stack; none if `only` is empty.
-
-    Raises:
-        SettingsError: `only` is unknown.
-    """
+def start_variables(settings: StackSettings, only: str | None) -> dict[str, str]:
+    """Return the variables of Compose for a start: its profiles, and the address of the half that it leaves out."""
+    profiles = {"COMPOSE_PROFILES": ",".join(profiles_of(settings, only))}
     if not only:
-        return {}
-    if only not in _OTHERS:
-        raise SettingsError(f"ONLY={only} is unknown; use one of {', '.join(_OTHERS)}, or leave it out for everything.")
-    chosen = [profile for profile in profiles_of(settings) if profile not in _OTHERS[only]]
-    variables = {"COMPOSE_PROFILES": ",".join(chosen)}
+        return profiles
     # Empty means no server. Jobs and the notebook then report that instead of waiting for one.
-    return {**variables, "TRACKING_ADDRESS": ""} if only == "ray" else {**variables, "JOBS_ADDRESS": ""}
+    return {**profiles, "TRACKING_ADDRESS" if only == "ray" else "JOBS_ADDRESS": ""}
 
 
 def profiles_of(settings: StackSettings, only: str | None = None) -> list[str]:
     """Return the profiles that a start uses.
 
     BACKUP_TO adds that of the timer of backups, and notebooks of people replace the shared one.
+
+    Raises:
+        SettingsError: `only` is unknown.
     """
-    profiles = only_variables(settings, only).get("COMPOSE_PROFILES", settings.profiles).split(",")
+    if only and only not in _OTHERS:
+        raise SettingsError(f"ONLY={only} is unknown; use one of {', '.join(_OTHERS)}, or leave it out for everything.")
+    left_out = {"", *_OTHERS.get(only or "", ())}
+    profiles = settings.profiles.split(",")
     if settings.backup_to:
         profiles.append("backup-timer")
     if settings.notebook_layout == "generated":
-        profiles = [*(profile for profile in profiles if profile != NOTEBOOK), PERSONAL_NOTEBOOKS]
-    return [profile for profile in dict.fromkeys(profiles) if profile]
+        left_out.add(NOTEBOOK)
+        profiles.append(PERSONAL_NOTEBOOKS)
+    return [profile for profile in dict.fromkeys(profiles) if profile not in left_out]
 
 
 def stores(settings: StackSettings) -> list[str]:

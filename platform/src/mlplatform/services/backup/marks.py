@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from mlplatform.contract import BACKUP_SUCCEEDED, BACKUP_TIMER
+from mlplatform.files import atomic
 
 STATE = Path("/state")
 """Mount point of the volume."""
@@ -33,16 +31,9 @@ def last_success() -> float:
         return 0.0
 
 
-@contextmanager
-def one_at_a_time() -> Iterator[None]:
+def one_at_a_time() -> AbstractContextManager[None]:
     """Wait for the end of another backup or restore.
 
     The first backup to end would let the buckets delete what the other still reads, as a restore does.
     """
-    with (STATE / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("Another backup or restore runs; this one starts when that has ended.", file=sys.stderr, flush=True)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    return atomic.alone(STATE / "running", "Another backup or restore runs; this one starts when that has ended.")

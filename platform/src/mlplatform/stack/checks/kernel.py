@@ -15,14 +15,8 @@ _LEAST = {
         65536,
         "Templates of the warm start watch the folders of 6,500 files each, and start programs cold without that.",
     ),
-    "kernel.pid_max": (
-        32768,
-        "Ray allows 16,384 processes and threads per node, and one host has several nodes.",
-    ),
-    "fs.file-max": (
-        262144,
-        "Each Ray process and the object store open thousands of files and connections.",
-    ),
+    "kernel.pid_max": (32768, "Ray allows 16,384 processes and threads per node, and one host has several nodes."),
+    "fs.file-max": (262144, "Each Ray process and the object store open thousands of files and connections."),
 }
 """Least value of kernel settings, and the reason for it."""
 
