@@ -46,18 +46,15 @@ def volume(tmp_path: Path) -> Path:
 
 
 @as_root
-def test_volume_is_given_with_content_and_modes_kept(volume: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_volume_is_given_once_with_content_and_modes_kept(
+    volume: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     modes = {path: path.lstat().st_mode for path in everything(volume)}
     give_all(volume.parents[1])
     assert {owned_by(path) for path in everything(volume)} == {RAY}
     assert {path: path.lstat().st_mode for path in everything(volume)} == modes
     assert (volume / "a/b/two").read_text() == "a/b/two"
     assert capsys.readouterr().out == "shared: 6 files and folders now belong to 27003:27003 (ray).\n"
-
-
-@as_root
-def test_finished_volume_is_not_searched(volume: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    give(volume, RAY)
     monkeypatch.setattr(os, "fwalk", lambda *_, **__: pytest.fail("it was searched again"))
     assert give(volume, RAY) == 0
 

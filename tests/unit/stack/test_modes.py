@@ -46,14 +46,9 @@ def test_services_read_what_they_mount_and_images_contain(tmp_path: Path, umask:
     mounted = {name for path in (root / "compose").glob("*.yaml") for name in MOUNTS.findall(path.read_text())}
     # `.env` is for backups, which root makes.
     assert {name.partition("/")[0] for name in mounted} == {"docker", ".env"}
+    assert (mode(root / "images/lock.sh"), mode(root / "images/ray/forks.pth")) == (0o755, 0o644)
     assert mode(root / "secrets") == 0o700
     assert {mode(path) for path in (root / "secrets").iterdir()} <= {0o444, 0o644}
-
-
-def test_executable_scripts_stay_executable_and_others_do_not(tmp_path: Path) -> None:
-    root = checked_out(tmp_path / "clone", 0o077)
-    assert mode(root / "images/lock.sh") == 0o755
-    assert mode(root / "images/ray/forks.pth") == 0o644
 
 
 def test_only_owner_changes_what_verbs_write(tmp_path: Path) -> None:

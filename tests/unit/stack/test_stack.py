@@ -93,11 +93,6 @@ def test_accounts_read_back_as_written(tmp_path: Path) -> None:
         assert len(secret) >= 32
 
 
-def test_missing_account_error_names_file_and_fix(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"There is no secret .*/nobody; run `make env`"):
-        credentials.read_s3_account(tmp_path / "nobody")
-
-
 def test_metrics_token_is_signed_with_accounts_key(tmp_path: Path) -> None:
     (tmp_path / "root").write_text(credentials.password())
     store.metrics_token(tmp_path / "root", tmp_path / "token")
