@@ -73,16 +73,12 @@ def test_every_chosen_size_states_its_reason(root: Path, host: Host) -> None:
     ],
 )
 def test_workers_get_all_gpus_and_cpus(root: Path, name: str, layout: str, gpus: int, cpus: int) -> None:
-    settings = written(root, HOSTS[name])
+    host = HOSTS[name]
+    settings = written(root, host)
     assert (settings.worker_layout, settings.worker_gpus) == (layout, gpus)
+    assert (settings.accelerator, settings.render_gid) == (host.accelerator, host.render_gid)
+    assert ("gpu-metrics" in settings.profiles.split(",")) == bool(host.gpus)
     assert f"\nWORKER_CPUS={cpus}\n" in (root / ".env").read_text()
-
-
-def test_gpu_hosts_get_exporter_and_device_group(root: Path) -> None:
-    settings = written(root, HOSTS["two GPUs, as in the tutorial"])
-    assert settings.accelerator == "rocm"
-    assert "gpu-metrics" in settings.profiles.split(",")
-    assert "\nRENDER_GID=992\n" in (root / ".env").read_text()
 
 
 def laid_out(root: Path, host: Host, layout: str, **changed: str) -> StackSettings:

@@ -149,15 +149,8 @@ def test_every_setting_is_documented_in_env_example() -> None:
     in_lock = set(re.findall(r"^(\w+_DIGEST)=", (CHECKOUT / "compose/images.lock").read_text(), re.MULTILINE))
     # `make up` passes them; users do not set them.
     passed = {
-        "TRACKING_ADDRESS",
-        "JOBS_ADDRESS",
-        "PAGES_ORIGIN",
-        "MLFLOW_ORIGIN",
-        "PROMETHEUS_ORIGIN",
-        "BACKUP_FOLDER",
-        "SETTINGS_DIGEST",
-        "ALERTS_DIGEST",
-        "HOST_NAME",
+        *("TRACKING_ADDRESS", "JOBS_ADDRESS", "PAGES_ORIGIN", "MLFLOW_ORIGIN", "PROMETHEUS_ORIGIN"),
+        *("BACKUP_FOLDER", "SETTINGS_DIGEST", "ALERTS_DIGEST", "HOST_NAME"),
     }
     # Programs of every kind read them, so we do not declare them; a comment explains them.
     assert "HTTP_PROXY, HTTPS_PROXY and NO_PROXY" in text
