@@ -166,28 +166,26 @@ esac
 """
 
 
-@pytest.fixture
-def running(tmp_path: Path, program: Callable[[str, str], Path]) -> str:
-    """Fingerprint of the authority of a running stack in the folder of the test."""
+def test_start_prints_notes_fingerprint_and_trust_command(
+    tmp_path: Path,
+    program: Callable[[str, str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     proxied(tmp_path)
     program("docker", DOCKER)
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", tmp_path / "key.pem")
     certificate = tmp_path / "certificate.pem"
     command = ["openssl", "req", "-x509", *key, "-out", certificate, "-subj", "/CN=test"]
     subprocess.run(command, check=True, capture_output=True)
-    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate.read_text())).hexdigest()
-
-
-def test_start_prints_notes_fingerprint_and_trust_command(
-    running: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
     monkeypatch.setattr(doctor, "check_host", lambda root, only: ["a rule is missing"])
     monkeypatch.setattr(compose, "up", lambda root, only: None)
     monkeypatch.setattr(images, "remove_former", lambda root: 0)
     cli.up(tmp_path)
     printed = capsys.readouterr()
     assert printed.err == "Note: a rule is missing\n"
-    assert f"SHA-256 fingerprint {running}." in printed.out
+    fingerprint = hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate.read_text())).hexdigest()
+    assert f"SHA-256 fingerprint {fingerprint}." in printed.out
     assert f"sudo cp {tmp_path / entrance.CERTIFICATE} " in printed.out
 
 

@@ -31,26 +31,18 @@ def load(root: Path, **values: str) -> StackSettings:
     return StackSettings.load(root / ".env", **values)
 
 
-def fill_in(root: Path) -> list[str]:
-    """Write an account into the file of each role; return their names."""
-    names = [f"s3_{role}" for role in ("owner", *secrets_folder.S3_ROLES)]
-    for name in names:
-        path = root / "secrets" / name
-        path.unlink(missing_ok=True)
-        path.write_text(ACCOUNT)
-    return names
-
-
 def test_account_must_be_filled_in_before_start(root: Path) -> None:
     def problems() -> list[str]:
         return list(secrets_folder.account_problems(root / "secrets", load(root)))
 
     (problem,) = problems()
     assert problem.startswith("secrets/s3_owner has no account at the S3 server: write aws_access_key_id")
-    names = fill_in(root)
+    names = [f"s3_{role}" for role in ("owner", *secrets_folder.S3_ROLES)]
+    (root / "secrets/s3_owner").write_text(ACCOUNT)
     assert problems() == []
     for text in ("# not filled in\n", "no section", ACCOUNT.replace("secret\n", "\n")):
         for name in names:
+            (root / "secrets" / name).unlink()
             (root / "secrets" / name).write_text(text)
         assert [found.partition(" has no account")[0] for found in problems()] == [f"secrets/{name}" for name in names]
     (root / "secrets/s3_owner").unlink()
