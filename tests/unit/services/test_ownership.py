@@ -62,14 +62,6 @@ def test_volume_is_given_once_with_content_and_modes_kept(
 @as_root
 @pytest.mark.parametrize("after", range(6))
 def test_interrupted_pass_is_completed_by_next(volume: Path, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupt(volume, after, monkeypatch)
-    assert owned_by(volume) == FORMER, "the volume counts as finished"
-    assert give(volume, RAY) == 6 - after
-    assert {owned_by(path) for path in everything(volume)} == {RAY}
-
-
-def interrupt(volume: Path, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give a volume to its new user, and stop after some of its files."""
     chown, done = os.chown, []
 
     def interrupted(*arguments: Any, **options: Any) -> None:
@@ -82,6 +74,9 @@ def interrupt(volume: Path, after: int, monkeypatch: pytest.MonkeyPatch) -> None
         patch.setattr(os, "chown", interrupted)
         with pytest.raises(KeyboardInterrupt):
             give(volume, RAY)
+    assert owned_by(volume) == FORMER, "the volume counts as finished"
+    assert give(volume, RAY) == 6 - after
+    assert {owned_by(path) for path in everything(volume)} == {RAY}
 
 
 @as_root

@@ -21,6 +21,7 @@ from mlplatform.stack.checks.finding import Finding, Place
 from mlplatform.stack.host import Host
 
 CHECKOUT = Path(__file__).parents[3]
+Program = Callable[[str, str], Path]
 
 
 @pytest.fixture
@@ -232,11 +233,7 @@ def test_interrupted_change_blocks_all_others(
     ],
 )
 def test_driver_of_nvidia_that_fails_is_found(
-    place: Place,
-    program: Callable[[str, str], Path],
-    script: str,
-    expected: str | None,
-    monkeypatch: pytest.MonkeyPatch,
+    place: Place, program: Program, script: str, expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACCELERATOR", "cuda")
     program("nvidia-smi", script)
@@ -275,6 +272,6 @@ GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-1)
 """
 
 
-def test_instances_of_divided_gpu_are_not_counted(program: Callable[[str, str], Path]) -> None:
+def test_instances_of_divided_gpu_are_not_counted(program: Program) -> None:
     program("nvidia-smi", f"cat <<'END'\n{LISTING}END")
     assert host._gpus() == ("cuda", 2)

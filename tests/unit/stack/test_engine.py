@@ -22,6 +22,7 @@ from mlplatform.stack.checks import start
 from mlplatform.stack.checks.finding import Place
 
 CHECKOUT = Path(__file__).parents[3]
+Program = Callable[[str, str], Path]
 
 DOCKER = """\
 echo "$COMPOSE_PROFILES: $*" >>"$0.calls"
@@ -41,7 +42,7 @@ esac
 
 
 @pytest.fixture
-def root(root: Path, program: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(root: Path, program: Program, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout with a program in place of Docker, which answers as variables say."""
     program("docker", DOCKER)
     (root / ".env.example").rename(root / ".env")
@@ -186,7 +187,7 @@ def test_engine_without_root_needs_ports_and_devices_open_to_it(
 )
 def test_driver_and_gpu_that_torch_does_not_support_are_named(
     root: Path,
-    program: Callable[[str, str], Path],
+    program: Program,
     driver: str,
     gpus: str,
     index: str,
@@ -229,9 +230,7 @@ def test_scripts_have_unix_line_ends_in_clones_on_windows(tmp_path: Path) -> Non
         assert [path for path in files if b"\r\n" in path.read_bytes()] == []
 
 
-def test_images_are_built_by_builder_of_current_context(
-    program: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_are_built_by_builder_of_current_context(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others, as after `docker buildx create --use`, do not see the images that ours are built on."""
     program("docker", 'echo "${DOCKER_CONTEXT:-default}"')
     command = ["make", "--silent", "--eval", "shown: ; @echo $$BUILDX_BUILDER", "shown"]

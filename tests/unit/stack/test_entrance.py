@@ -25,6 +25,7 @@ from mlplatform.stack.host import Host
 from mlplatform.stack.services import pages, start_variables
 
 CHECKOUT = Path(__file__).parents[3]
+Program = Callable[[str, str], Path]
 
 
 def settings(tmp_path: Path, *lines: str) -> StackSettings:
@@ -167,10 +168,7 @@ esac
 
 
 def test_start_prints_notes_fingerprint_and_trust_command(
-    tmp_path: Path,
-    program: Callable[[str, str], Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     proxied(tmp_path)
     program("docker", DOCKER)

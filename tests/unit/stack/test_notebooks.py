@@ -25,8 +25,6 @@ CHECKOUT = Path(__file__).parents[3]
 
 PORTS = {"bob": 8890, "alice": 8889}
 
-OF_EVERYBODY = {"ray_token", "s3_people", "mlflow_person", "notebook_token", "wandb_netrc", "comet_config"}
-
 # Answers as $STATE says, which has the running services, and the networks of each container.
 DOCKER = """\
 #!{python} -IS
