@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack.services import only_variables
+from mlplatform.stack.services import start_variables
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -72,7 +72,7 @@ def test_prometheus_reaches_each_target(job: dict[str, Any]) -> None:
 )
 def test_half_of_stack_has_no_target_in_other_half(tmp_path: Path, only: str, left: list[str]) -> None:
     (tmp_path / ".env").write_text("MLPLATFORM_VERSION=1\n")
-    variables = only_variables(StackSettings.load(tmp_path / ".env"), only)
+    variables = start_variables(StackSettings.load(tmp_path / ".env"), only)
     mounted = [volume.split(":/targets/")[0] for volume in SERVICES["prometheus"]["volumes"] if ":/targets/" in volume]
     files = [re.sub(r"\$\{(\w+)\+(.*?)\}", lambda at: at[2] if at[1] in variables else "", file) for file in mounted]
     found = [entry for file in files if "minio" not in file for entry in load_list(f"compose/{file}")]

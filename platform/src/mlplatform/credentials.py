@@ -52,9 +52,22 @@ def s3_account(user: str, path: Path) -> None:
 
 
 def read_s3_account(path: Path) -> tuple[str, str]:
-    """Read access key and secret key from a file of `s3_account`."""
-    section = _read_ini(path)["default"]
-    return section["aws_access_key_id"], section["aws_secret_access_key"]
+    """Read access key and secret key from a file of `s3_account`.
+
+    Raises:
+        SettingsError: the file is missing, or nobody has filled it in.
+    """
+    try:
+        section = _read_ini(path)["default"]
+        key, secret = section["aws_access_key_id"], section["aws_secret_access_key"]
+    except (KeyError, configparser.Error):
+        key = secret = ""
+    if not key or not secret:
+        raise SettingsError(
+            f"{path.parent.name}/{path.name} has no account at the S3 server: write aws_access_key_id and "
+            "aws_secret_access_key below a line [default] into it."
+        )
+    return key, secret
 
 
 def postgres_service(user: str, path: Path) -> None:

@@ -17,8 +17,8 @@ from typing import Any, cast
 import pytest
 
 from mlplatform.errors import StorageError
-from mlplatform.services.backup import archive, files, objects, restoring, saving, spool
-from mlplatform.services.backup.archive import Header, Reader, Writer
+from mlplatform.services.backup import archive, files, objects, restoring, saving
+from mlplatform.services.backup.archive import Header, Writer, reading
 from mlplatform.services.backup.progress import Progress
 from mlplatform.services.backup.saving import without_passwords
 from mlplatform.services.buckets import Versions
@@ -52,14 +52,14 @@ def written(header: Header = HEADER) -> bytes:
 
 
 def read(content: bytes) -> dict[str, bytes]:
-    with Reader(io.BytesIO(content), KNOWN) as reader:
-        return {member.meta.get("key", member.name): member.content.read() for member in reader}
+    with reading(io.BytesIO(content), KNOWN) as (_, members):
+        return {member.meta.get("key", member.name): member.content.read() for member in members}
 
 
 def test_archive_is_read_back_with_names_and_contents() -> None:
     assert read(written()) == CONTENTS
-    with Reader(io.BytesIO(written()), KNOWN) as reader:
-        assert reader.header == HEADER
+    with reading(io.BytesIO(written()), KNOWN) as (header, _):
+        assert header == HEADER
 
 
 def test_truncated_archive_is_rejected() -> None:
@@ -105,8 +105,8 @@ def test_folder_is_restored_with_links_and_modes(tmp_path: Path) -> None:
     (source / "link").symlink_to("deep/script")
     content = archived(lambda writer: files.add_folder(writer, "workspace", source))
     target.mkdir()
-    with Reader(io.BytesIO(content), KNOWN) as reader:
-        for member in reader:
+    with reading(io.BytesIO(content), KNOWN) as (_, members):
+        for member in members:
             files.restore_entry(target, member.meta, member.content)
     assert (target / "link").read_bytes() == b"#!"
     assert (target / "deep" / "script").stat().st_mode & 0o777 == 0o750
@@ -203,8 +203,8 @@ def test_backup_reads_versions_of_one_moment(
 def test_settings_of_host_survive_restore() -> None:
     current = "STACK_PREFIX=new-\nWORKER_MEMORY=2g\nWEBHOOK_SCHEMES=https\n# text\nMAIL_DOMAINS=\n"
     saved = "STACK_PREFIX=old-\nWORKER_MEMORY=9g\nWEBHOOK_SCHEMES=https,http\nMAIL_DOMAINS=example.org\n"
-    entrance = "DOMAIN=\nACME_EMAIL=\nHTTPS_PORT=443\n"
-    of_another = "DOMAIN=ml.example.org\nACME_EMAIL=ops@example.org\nHTTPS_PORT=8443\n"
+    entrance = "DOMAIN=\nACME_EMAIL=\nHTTPS_PORT=443\nS3_ENDPOINT_URL=https://s3.example.org\n"
+    of_another = "DOMAIN=ml.example.org\nACME_EMAIL=ops@example.org\nHTTPS_PORT=8443\nS3_ENDPOINT_URL=\n"
     assert merged(current + entrance, saved + of_another + "UNKNOWN=1\n") == (
         "STACK_PREFIX=new-\nWORKER_MEMORY=2g\nWEBHOOK_SCHEMES=https,http\n# text\nMAIL_DOMAINS=example.org\n" + entrance
     )
@@ -226,14 +226,18 @@ def test_present_secrets_are_saved_during_a_rotation(tmp_path: Path, monkeypatch
     assert secrets == {"secrets/ray_token": b"secrets/ray_token"}
 
 
-def test_grafana_is_saved_without_password_of_its_data_source(tmp_path: Path) -> None:
+def test_grafana_is_saved_without_password_of_its_data_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     password = "of-prometheus" * 4
     with closing(sqlite3.connect(tmp_path / files.GRAFANA)) as database, database:
         database.execute("CREATE TABLE data_source (name TEXT, secure_json_data TEXT)")
         database.execute("INSERT INTO data_source VALUES ('Prometheus', ?)", (password,))
         database.execute("CREATE TABLE secrets (type TEXT, value TEXT)")
         database.executemany("INSERT INTO secrets VALUES (?, ?)", [("datasource", password), ("other", "kept")])
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp" / files.GRAFANA).write_text("of a backup that was killed")
     saved = read(archived(lambda writer: files.add_grafana(writer, tmp_path)))[f"grafana/{files.GRAFANA}"]
+    assert list((tmp_path / "tmp").iterdir()) == []
     assert password.encode() not in saved
     (tmp_path / "restored").write_bytes(saved)
     with closing(sqlite3.connect(tmp_path / "restored")) as restored:
@@ -289,17 +293,6 @@ def test_backup_keeps_versions_of_snapshots_while_it_reads() -> None:
     assert store.states == {"ray": "Enabled", "jobs": "Enabled"}
 
 
-def test_files_of_killed_backup_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "heartbeat").touch()
-    with spool.new() as running:
-        Path(tmp_path, f"{spool._PREFIX}killed").touch()
-        spool.clear()
-        assert not Path(running.name).exists()
-        Path(running.name).touch()
-    assert [path.name for path in tmp_path.iterdir()] == ["heartbeat"]
-
-
 HOME_FILES = {
     "work/a.py": "code",
     ".ray/auth_token": "secret",
@@ -337,8 +330,8 @@ def test_files_of_people_are_restored_where_they_have_notebooks(backup_of_home: 
     uploads: Any = None  # the backup has no objects
     (tmp_path / "new/home-alice").mkdir(parents=True)
     restoring.check_places(kinds)
-    with Reader(io.BytesIO(backup_of_home), {}) as reader:
-        for member in reader:
+    with reading(io.BytesIO(backup_of_home), {}) as (_, members):
+        for member in members:
             if member.name.startswith("home-alice"):
                 restoring._restore(member, uploads, Progress("restored"))
     assert (tmp_path / "new/home-alice/work/a.py").read_text() == "code"

@@ -9,9 +9,7 @@ import io
 import random
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import IO
 
 import pytest
@@ -19,8 +17,8 @@ import pytest
 from mlplatform.errors import StorageError
 from mlplatform.services.backup import __main__ as program
 from mlplatform.services.backup import databases, marks, repository
-from mlplatform.services.backup.archive import Header, Reader, Writer
-from mlplatform.services.backup.repository import Keep, Repository
+from mlplatform.services.backup.archive import Header, Writer, reading
+from mlplatform.services.backup.repository import Repository
 
 pytestmark = pytest.mark.skipif(not shutil.which("restic"), reason="restic is missing: install the package `restic`")
 
@@ -44,7 +42,8 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     environment = Repository._environment
     cache = {"RESTIC_CACHE_DIR": str(tmp_path / "cache")}
     monkeypatch.setattr(Repository, "_environment", lambda self: {**environment(self), **cache})
-    return Repository(str(tmp_path / "backups"), "/mnt/backups")
+    monkeypatch.setattr(repository, "FOLDER", tmp_path / "backups")
+    return Repository("/mnt/backups")
 
 
 def writing(contents: dict[str, bytes]) -> Callable[[IO[bytes]], None]:
@@ -67,8 +66,8 @@ def save(kept: Repository, contents: dict[str, bytes]) -> str:
 def read(kept: Repository, snapshot: str) -> dict[str, bytes]:
     with kept.opened(snapshot) as stream:
         content = io.BytesIO(stream.read())
-    with Reader(content, KNOWN) as reader:
-        return {member.name: member.content.read() for member in reader}
+    with reading(content, KNOWN) as (_, members):
+        return {member.name: member.content.read() for member in members}
 
 
 def packs(kept: Repository) -> list[Path]:
@@ -80,8 +79,13 @@ def size(kept: Repository) -> int:
     return sum(path.stat().st_size for path in packs(kept))
 
 
-def test_each_backup_is_restored_by_its_id(kept: Repository) -> None:
-    first, second = save(kept, FIRST), save(kept, SECOND)
+def test_each_backup_adds_what_has_changed_and_is_restored(kept: Repository) -> None:
+    first = save(kept, FIRST)
+    before = size(kept)
+    second = save(kept, SECOND)
+    assert before > len(SHARED)
+    # The header and the changed members are in the first chunk and the last one.
+    assert size(kept) - before < len(SHARED) / 2
     assert read(kept, first) == FIRST
     assert read(kept, second[:8]) == SECOND
     assert read(kept, "latest") == SECOND
@@ -89,20 +93,11 @@ def test_each_backup_is_restored_by_its_id(kept: Repository) -> None:
     kept.check()
 
 
-def test_second_backup_adds_only_what_has_changed(kept: Repository) -> None:
-    save(kept, FIRST)
-    before = size(kept)
-    save(kept, SECOND)
-    assert before > len(SHARED)
-    # The header and the changed members are in the first chunk and the last one.
-    assert size(kept) - before < len(SHARED) / 2
-
-
 def test_retention_removes_older_backup_with_its_data(kept: Repository) -> None:
     first, second = save(kept, FIRST), save(kept, {"databases/gateway": b"only"})
-    kept.forget(Keep())
+    kept.forget(0, 0, 0)
     assert read(kept, first) == FIRST
-    kept.forget(Keep(daily=1))
+    kept.forget(1, 0, 0)
     assert kept.id_of("latest") == second
     assert read(kept, "latest") == {"databases/gateway": b"only"}
     with pytest.raises(StorageError):
@@ -122,9 +117,9 @@ def test_backup_with_flipped_byte_is_rejected_by_verification(kept: Repository) 
         path.chmod(0o600)
         path.write_bytes(changed)
         with pytest.raises(StorageError, match=r"failed at /mnt/backups|could not be read to its end"):
-            program.main("verify", kept.address, kept.shown, "latest")
+            program.main("verify", kept.shown, "latest")
         path.write_bytes(content)
-    assert program.main("verify", kept.address, kept.shown, "latest") == 0
+    assert program.main("verify", kept.shown, "latest") == 0
 
 
 def test_backup_that_fails_while_it_is_written_is_not_kept(kept: Repository) -> None:
@@ -139,29 +134,28 @@ def test_backup_that_fails_while_it_is_written_is_not_kept(kept: Repository) -> 
     assert kept.id_of("latest") == first
 
 
-def test_other_password_and_missing_backup_are_named(kept: Repository, tmp_path: Path) -> None:
+def test_other_password_and_missing_backup_are_named(
+    kept: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save(kept, FIRST)
     with pytest.raises(StorageError, match=r"^/mnt/backups has no backup 0123abcd; name another one with SNAPSHOT=\.$"):
         kept.id_of("0123abcd")
     (tmp_path / "secrets" / "backup_password").write_text("wrong")
     with pytest.raises(StorageError, match="secrets/backup_password does not open the backups at /mnt/backups"):
         kept.check()
+    monkeypatch.setattr(repository, "FOLDER", tmp_path / "nothing")
     with pytest.raises(StorageError, match="No backups were found at /mnt/nothing; mount its disk"):
-        Repository(str(tmp_path / "nothing"), "/mnt/nothing").check()
+        Repository("/mnt/nothing").check()
 
 
 def test_timer_makes_no_new_place_for_former_backups(
     kept: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the disk is not mounted that has them."""
-    own = {
-        function.__name__: partial(function, folder=tmp_path / "state")
-        for function in (marks.succeeded, marks.last_success, marks.one_at_a_time)
-    }
-    monkeypatch.setattr(program, "marks", SimpleNamespace(**own))
+    monkeypatch.setattr(marks, "STATE", tmp_path / "state")
     monkeypatch.setattr(program, "save", writing(FIRST))
     (tmp_path / "state").mkdir()
-    add = ("add", kept.address, kept.shown, "0", "0", "0")
+    add = ("add", kept.shown, "0", "0", "0")
     assert program.main(*add) == 0
     shutil.rmtree(kept.address)
     Path(kept.address).mkdir()

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from waiting import wait_for
 
-from mlplatform.services.backup import marks
-from mlplatform.services.backup.timer import Timer, due
+from mlplatform.services.backup import marks, timer
+from mlplatform.services.backup.timer import due
 
 HOUR = 3600.0
 
@@ -31,60 +31,54 @@ def test_failed_backup_is_repeated_sooner_than_hour_if_interval_is() -> None:
     assert due(0, 100, 60) == 160
 
 
-def timer(folder: Path, program: str) -> Timer:
-    """A timer whose backup appends a line to `made` and then runs a shell command."""
-    command = ["sh", "-c", f"echo made >>{folder}/made; {program}"]
-    return Timer(24 * HOUR, command, folder, folder / "heartbeat")
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the records."""
+    monkeypatch.setattr(marks, "STATE", tmp_path)
+    monkeypatch.setattr(timer, "HEARTBEAT", tmp_path / "heartbeat")
+    return tmp_path
 
 
-def made(folder: Path) -> int:
-    return len((folder / "made").read_text().splitlines())
+def made(folder: Path, program: str, *, turns: int = 1) -> int:
+    """Turn a new timer, whose backup runs a shell command; return the number of backups so far."""
+    tried = 0.0
+    for _ in range(turns):
+        tried = timer.turn(24 * HOUR, ["sh", "-c", f"echo made >>{folder}/made; {program}"], tried)
+    return len((folder / "made").read_text().splitlines()) if (folder / "made").exists() else 0
 
 
-def test_complete_backup_is_repeated_after_interval(tmp_path: Path) -> None:
-    nightly = timer(tmp_path, f"touch {tmp_path}/succeeded")
-    nightly.turn()
-    nightly.turn()
-    assert made(tmp_path) == 1
+def test_complete_backup_is_repeated_after_interval(folder: Path) -> None:
+    assert made(folder, f"touch {folder}/succeeded", turns=2) == 1
+    assert made(folder, "true") == 1, "a restarted timer repeats it"
+    assert (folder / "heartbeat").exists()
     long_ago = time.time() - 25 * HOUR
-    os.utime(tmp_path / "succeeded", (long_ago, long_ago))
-    restarted = timer(tmp_path, "true")
-    restarted.turn()
-    assert made(tmp_path) == 2
+    os.utime(folder / "succeeded", (long_ago, long_ago))
+    assert made(folder, "true") == 2
 
 
-def test_restarted_timer_does_not_repeat_complete_backup(tmp_path: Path) -> None:
-    marks.succeeded(tmp_path)
-    timer(tmp_path, "true").turn()
-    assert not (tmp_path / "made").exists()
-    assert (tmp_path / "heartbeat").exists()
-
-
-def test_failed_backup_is_reported_and_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    nightly = timer(tmp_path, "exit 3")
-    nightly.turn()
-    nightly.turn()
-    assert made(tmp_path) == 1
+def test_failed_backup_is_reported_and_waits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert made(folder, "exit 3", turns=2) == 1
     assert "failed with exit code 3" in capsys.readouterr().err
-    assert marks.last_success(tmp_path) == 0
+    assert marks.last_success() == 0
 
 
-def test_first_start_of_timer_is_remembered(tmp_path: Path) -> None:
-    marks.timer_started(tmp_path)
-    os.utime(tmp_path / "timer", (1, 1))
-    marks.timer_started(tmp_path)
-    assert (tmp_path / "timer").stat().st_mtime == 1
+def test_first_start_of_timer_is_remembered(folder: Path) -> None:
+    marks.timer_started()
+    os.utime(folder / "timer", (1, 1))
+    marks.timer_started()
+    assert (folder / "timer").stat().st_mtime == 1
 
 
 def test_stopped_timer_ends_its_backup(tmp_path: Path) -> None:
     program = f"""
 import signal, sys
 from pathlib import Path
-from mlplatform.services.backup.timer import Timer
+from mlplatform.services.backup import marks, timer
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-folder = Path({str(tmp_path)!r})
+folder = marks.STATE = Path({str(tmp_path)!r})
+timer.HEARTBEAT = folder / "heartbeat"
 backup = f"trap 'touch {{folder}}/ended; kill $!; exit 1' TERM; touch {{folder}}/begun; sleep 60 & wait"
-Timer(3600, ["sh", "-c", backup], folder, folder / "heartbeat").run()
+timer.run(3600, ["sh", "-c", backup])
 """
     with subprocess.Popen([sys.executable, "-c", program]) as process:
         wait_for((tmp_path / "begun").exists, "the start of the backup")
@@ -93,14 +87,14 @@ Timer(3600, ["sh", "-c", backup], folder, folder / "heartbeat").run()
     assert (tmp_path / "ended").exists()
 
 
-def test_second_backup_waits_for_end_of_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_second_backup_waits_for_end_of_first(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     order = []
 
     def second() -> None:
-        with marks.one_at_a_time(tmp_path):
+        with marks.one_at_a_time():
             order.append("second")
 
-    with marks.one_at_a_time(tmp_path):
+    with marks.one_at_a_time():
         thread = threading.Thread(target=second)
         thread.start()
         wait_for(lambda: "Another backup or restore runs" in capsys.readouterr().err, "the note")

@@ -46,18 +46,15 @@ def volume(tmp_path: Path) -> Path:
 
 
 @as_root
-def test_volume_is_given_with_content_and_modes_kept(volume: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_volume_is_given_once_with_content_and_modes_kept(
+    volume: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     modes = {path: path.lstat().st_mode for path in everything(volume)}
     give_all(volume.parents[1])
     assert {owned_by(path) for path in everything(volume)} == {RAY}
     assert {path: path.lstat().st_mode for path in everything(volume)} == modes
     assert (volume / "a/b/two").read_text() == "a/b/two"
     assert capsys.readouterr().out == "shared: 6 files and folders now belong to 27003:27003 (ray).\n"
-
-
-@as_root
-def test_finished_volume_is_not_searched(volume: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    give(volume, RAY)
     monkeypatch.setattr(os, "fwalk", lambda *_, **__: pytest.fail("it was searched again"))
     assert give(volume, RAY) == 0
 
@@ -65,14 +62,6 @@ def test_finished_volume_is_not_searched(volume: Path, monkeypatch: pytest.Monke
 @as_root
 @pytest.mark.parametrize("after", range(6))
 def test_interrupted_pass_is_completed_by_next(volume: Path, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupt(volume, after, monkeypatch)
-    assert owned_by(volume) == FORMER, "the volume counts as finished"
-    assert give(volume, RAY) == 6 - after
-    assert {owned_by(path) for path in everything(volume)} == {RAY}
-
-
-def interrupt(volume: Path, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give a volume to its new user, and stop after some of its files."""
     chown, done = os.chown, []
 
     def interrupted(*arguments: Any, **options: Any) -> None:
@@ -85,6 +74,9 @@ def interrupt(volume: Path, after: int, monkeypatch: pytest.MonkeyPatch) -> None
         patch.setattr(os, "chown", interrupted)
         with pytest.raises(KeyboardInterrupt):
             give(volume, RAY)
+    assert owned_by(volume) == FORMER, "the volume counts as finished"
+    assert give(volume, RAY) == 6 - after
+    assert {owned_by(path) for path in everything(volume)} == {RAY}
 
 
 @as_root

@@ -19,13 +19,6 @@ def test_nobody_gets_alerts_before_receivers_are_edited(tmp_path: Path) -> None:
     assert config["receivers"] == [{"name": config["route"]["receiver"]}]
 
 
-def test_edited_configuration_is_kept(tmp_path: Path) -> None:
-    secrets_folder.write_missing(tmp_path)
-    (tmp_path / "alertmanager.yml").write_text("route: {receiver: mine}")
-    assert secrets_folder.write_missing(tmp_path) == []
-    assert (tmp_path / "alertmanager.yml").read_text() == "route: {receiver: mine}"
-
-
 def test_each_receiver_of_example_gets_alerts_and_their_end() -> None:
     config = yaml.safe_load(uncommented(EXAMPLE.read_text()))
     (receiver,) = config["receivers"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,8 @@ import pytest
 from mlplatform.errors import HostError, SettingsError, StorageError
 from mlplatform.stack import backup, unfinished
 
-CHECKOUT = Path(__file__).parents[3]
-
 # Records each call. The verified backup is the latest one only until then.
 DOCKER = """\
-#!/bin/sh
 echo "$*" >>"$CALLS"
 case "$*" in
   *" restore verify "*"$DAMAGED") exit 1 ;;
@@ -28,18 +24,15 @@ esac
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(root: Path, program: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout that was never started."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "docker").write_text(DOCKER)
-    (tmp_path / "bin" / "docker").chmod(0o755)
-    shutil.copy(CHECKOUT / ".env.example", tmp_path / ".env")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    program("docker", DOCKER)
+    (root / ".env.example").rename(root / ".env")
+    monkeypatch.setenv("CALLS", str(root / "calls"))
     for name, value in {"DAMAGED": "none", "HAS_DATA": "0", "APPLIED": "0"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MLPLATFORM_VERSION", "0")
-    return tmp_path
+    return root
 
 
 def calls(root: Path) -> list[str]:

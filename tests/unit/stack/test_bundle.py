@@ -10,7 +10,9 @@ import platform
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -52,14 +54,12 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    programs = tmp_path / "bin"
-    for folder in (programs, tmp_path / "root" / "platform", tmp_path / "engine"):
+def machine(tmp_path: Path, program: Callable[[str, str], Path]) -> Machine:
+    for folder in (tmp_path / "root" / "platform", tmp_path / "engine"):
         folder.mkdir(parents=True)
     shutil.copy(CHECKOUT / "platform" / "pyproject.toml", tmp_path / "root" / "platform")
-    (programs / "docker").write_text(DOCKER)
-    (programs / "docker").chmod(0o755)
-    return Machine(tmp_path / "root", tmp_path / "engine", f"{programs}:{os.environ['PATH']}")
+    program("docker", DOCKER)
+    return Machine(tmp_path / "root", tmp_path / "engine", os.environ["PATH"])
 
 
 def written(path: Path, packages: str = PACKAGES) -> Path:
@@ -92,34 +92,29 @@ def test_loaded_images_are_not_loaded_again(machine: Machine, tmp_path: Path) ->
     assert (machine.engine / "log").read_text() == "loaded\n" * 3
 
 
-@pytest.mark.parametrize("part", [0.1, 0.5, 0.7, 0.9, 0.99])
-def test_truncated_bundle_changes_nothing(machine: Machine, tmp_path: Path, part: float) -> None:
+def cut(content: bytes, part: float) -> bytes:
+    return content[: int(len(content) * part)]
+
+
+def altered(content: bytes, part: float) -> bytes:
+    place = int(len(content) * part)
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        *(partial(cut, part=part) for part in (0.1, 0.5, 0.7, 0.9, 0.99)),
+        *(partial(altered, part=part) for part in (0.1, 0.5, 0.9)),
+        *(lambda _: b"", lambda _: b"text" * 1000, None),
+    ],
+)
+def test_damaged_or_other_file_changes_nothing(
+    machine: Machine, tmp_path: Path, damaged: Callable[[bytes], bytes] | None
+) -> None:
     archive = written(tmp_path / "stack.bundle")
-    content = archive.read_bytes()
-    archive.write_bytes(content[: int(len(content) * part)])
+    archive.write_bytes(damaged(archive.read_bytes())) if damaged else archive.unlink()
     done = machine.use(archive)
-    assert done.returncode == 1
-    assert "Nothing was changed" in done.stderr
-    assert machine.is_unchanged()
-
-
-@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
-def test_altered_bundle_changes_nothing(machine: Machine, tmp_path: Path, part: float) -> None:
-    archive = written(tmp_path / "stack.bundle")
-    content = bytearray(archive.read_bytes())
-    content[int(len(content) * part)] ^= 1
-    archive.write_bytes(content)
-    done = machine.use(archive)
-    assert done.returncode == 1
-    assert "Nothing was changed" in done.stderr
-    assert machine.is_unchanged()
-
-
-@pytest.mark.parametrize("content", [b"", b"text" * 1000, None])
-def test_other_files_are_not_bundles(machine: Machine, tmp_path: Path, content: bytes | None) -> None:
-    if content is not None:
-        (tmp_path / "other").write_bytes(content)
-    done = machine.use(tmp_path / "other")
     assert done.returncode == 1
     assert "Nothing was changed" in done.stderr
     assert machine.is_unchanged()
@@ -150,14 +145,17 @@ def test_missing_docker_is_named_before_anything_changes(machine: Machine, tmp_p
     assert machine.is_unchanged()
 
 
-def test_start_from_bundle_verifies_first_and_builds_nothing(tmp_path: Path) -> None:
-    command = ["make", "--no-print-directory", "--dry-run", "--makefile", str(CHECKOUT / "Makefile")]
+def dry_run(folder: Path, *words: str) -> list[str]:
+    """Lines that make would run in a checkout with its virtual environment still to be made."""
     for name in ("platform/requirements.txt", "platform/pyproject.toml", "platform/mlplatform.pth"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    lines = subprocess.run(
-        [*command, "up", "BUNDLE=stack.bundle"], cwd=tmp_path, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+    command = ["make", "--no-print-directory", "--dry-run", "--makefile", str(CHECKOUT / "Makefile"), *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_start_from_bundle_verifies_first_and_builds_nothing(tmp_path: Path) -> None:
+    lines = dry_run(tmp_path, "up", "BUNDLE=stack.bundle")
     assert lines[0] == 'platform/unbundle.sh "stack.bundle"'
     assert not [line for line in lines if " build " in line]
     assert lines[-1].startswith(".venv/bin/mlplatform stack up")
@@ -173,20 +171,12 @@ def test_start_from_bundle_asks_for_no_digest() -> None:
 @pytest.mark.parametrize(
     ("image", "built"), [("mlplatform-minio:0.4.0", True), ("quay.io/minio:1", False), ("postgres:17", False)]
 )
-def test_build_leaves_out_minio_of_others(tmp_path: Path, image: str, built: bool) -> None:
+def test_build_leaves_out_minio_of_others(
+    tmp_path: Path, program: Callable[[str, str], Path], image: str, built: bool
+) -> None:
     """The last image is that of a stack with another S3 server."""
-    command = ["make", "--no-print-directory", "--dry-run", "--makefile", str(CHECKOUT / "Makefile"), "build"]
-    for name in ("platform/requirements.txt", "platform/pyproject.toml", "platform/mlplatform.pth"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    lines = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.splitlines()
-    (line,) = (line for line in lines if " build storage-init " in line)
-    docker = tmp_path / "docker"
-    docker.write_text(f'#!/bin/sh\ncase "$*" in *" config "*) echo {image} ;; *) echo "$*" ;; esac\n')
-    docker.chmod(0o755)
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    words = subprocess.run(
-        ["sh", "-c", line], env={**os.environ, "PATH": path}, capture_output=True, text=True, check=True
-    ).stdout.split()
+    (line,) = (line for line in dry_run(tmp_path, "build") if " build storage-init " in line)
+    program("docker", f'case "$*" in *" config "*) echo {image} ;; *) echo "$*" ;; esac')
+    words = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True).stdout.split()
     assert ("minio" in words) is built
     assert words[-2:] == ["ray-head", "proxy"]

@@ -1,4 +1,4 @@
-"""Checks of `mlplatform doctor` on simulated hosts, folders of secrets and services."""
+"""Checks of `mlplatform doctor` on simulated hosts, folders of secrets, services and GPUs."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ import typer
 from mlplatform.cli import stack as cli_stack
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import checks, secrets_folder, sizing, unfinished
-from mlplatform.stack.checks import alerts, health, kernel, start
+from mlplatform.stack import backup, checks, docker, host, rotation, secrets_folder, sizing, unfinished, upgrade
+from mlplatform.stack.checks import alerts, gpus, health, kernel, start
 from mlplatform.stack.checks.finding import Finding, Place
 from mlplatform.stack.host import Host
 
 CHECKOUT = Path(__file__).parents[3]
+Program = Callable[[str, str], Path]
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(tmp_path: Path) -> Place:
     """A checkout with settings and secrets, on a host whose kernel has no settings."""
     text = (CHECKOUT / ".env.example").read_text()
     (tmp_path / ".env").write_text(text.replace("MLPLATFORM_VERSION=", "MLPLATFORM_VERSION=0"))
     secrets_folder.write_missing(tmp_path / "secrets")
-    return Place(tmp_path, proc=tmp_path / "proc")
+    return Place(tmp_path, proc=tmp_path / "proc", dev=tmp_path / "dev")
 
 
 def kernel_with(place: Place, **values: str) -> Place:
@@ -79,26 +80,25 @@ def test_quotas_at_another_server_are_named(place: Place, server: str, limits: s
     assert problems == [f"BUCKET_QUOTAS={limits} has no effect at S3_ENDPOINT_URL={server}."] * count
 
 
-def test_failed_containers_are_found_and_ended_ones_not() -> None:
-    containers: list[dict[str, object]] = [
-        {"Name": "a", "Service": "mlflow", "State": "running", "Health": "unhealthy", "ExitCode": 0},
-        {"Name": "b", "Service": "storage-init", "State": "exited", "Health": "", "ExitCode": 0},
-        {"Name": "c", "Service": "minio", "State": "exited", "Health": "", "ExitCode": 1},
-        {"Name": "d", "Service": "gateway", "State": "running", "Health": "healthy", "ExitCode": 0},
+def test_failed_containers_are_found_and_ended_ones_not(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    containers = [
+        {"Service": "mlflow", "State": "running", "Health": "unhealthy", "ExitCode": 0},
+        {"Service": "storage-init", "State": "exited", "Health": "", "ExitCode": 0},
+        {"Service": "minio", "State": "exited", "Health": "", "ExitCode": 1},
+        {"Service": "gateway", "State": "running", "Health": "healthy", "ExitCode": 0},
+        {"Service": "notebook", "State": "restarting", "Health": "", "ExitCode": 0},
+        {"Service": "amd-exporter", "State": "created", "Health": "", "ExitCode": 128},
     ]
-    assert [found.fix for found in health.of_containers(containers)] == [
-        "make logs SERVICE=mlflow",
-        "make logs SERVICE=minio",
+    listing = "\n".join(json.dumps({**each, "Name": f"ml-{each['Service']}"}) for each in containers)
+    monkeypatch.setattr(docker, "answer", lambda *command: listing)
+    found = list(health.unhealthy(place))
+    assert [(each.problem, each.blocks) for each in found] == [
+        ("The container ml-mlflow is unhealthy.", True),
+        ("The container ml-minio exited with 1.", True),
+        ("The container ml-notebook exited with 0.", True),
+        ("The container ml-amd-exporter exited with 128.", False),
     ]
-
-
-def test_failed_exporter_of_gpus_is_a_note() -> None:
-    failed: dict[str, object] = {"Name": "amd-exporter", "State": "created", "Health": "", "ExitCode": 128}
-    (found,) = health.of_containers([{**failed, "Service": "amd-exporter"}])
-    assert not found.blocks
-    assert found.fix == "make logs SERVICE=amd-exporter"
-    (found,) = health.of_containers([{**failed, "Service": "prometheus"}])
-    assert found.blocks
+    assert found[0].fix == "make logs SERVICE=mlflow"
 
 
 def port_of(address: str) -> str:
@@ -193,15 +193,85 @@ def test_missing_timer_of_backups_is_found(place: Place) -> None:
     assert list(start.no_timer(place)) == []
 
 
-def test_interrupted_upgrade_and_restore_block_start(place: Place) -> None:
+@pytest.mark.parametrize(
+    ("mark", "fix"),
+    [
+        (unfinished.UPGRADE / unfinished.FACTS, "`make upgrade` completes it"),
+        (unfinished.ROTATION / "ray_token", "`make rotate` completes it"),
+        (unfinished.RESTORE, "repeat `make restore FROM=/mnt/backups`"),
+    ],
+    ids=["upgrade", "rotate", "restore"],
+)
+def test_interrupted_change_blocks_all_others(
+    place: Place, mark: Path, fix: str, request: pytest.FixtureRequest
+) -> None:
     assert list(start.interrupted(place)) == []
-    (place.root / unfinished.RESTORE.parent).mkdir()
-    (place.root / unfinished.RESTORE).write_text("/mnt/backups")
-    (place.root / unfinished.UPGRADE).mkdir()
-    (place.root / unfinished.UPGRADE / unfinished.FACTS).touch()
-    upgrade, restore = start.interrupted(place)
-    assert (upgrade.blocks, restore.blocks) == (True, True)
-    assert "`make upgrade` completes it" in upgrade.fix
-    assert "repeat `make restore FROM=/mnt/backups`" in restore.fix
-    (place.root / unfinished.RESTORE).unlink()
-    assert [finding.fix for finding in start.interrupted(place)] == [upgrade.fix]
+    (place.root / mark).parent.mkdir(parents=True)
+    (place.root / mark).write_text("/mnt/backups")
+    (found,) = start.interrupted(place)
+    assert found.blocks
+    assert fix in found.fix
+    changes: dict[str, Callable[[], object]] = {
+        "start": lambda: unfinished.check(place.root),
+        "upgrade": lambda: upgrade.prepare(place.root),
+        "rotate": lambda: next(rotation.rotate(place.root)),
+        "restore": lambda: next(backup.restore(place.root, str(place.root))),
+    }
+    own = request.node.callspec.id
+    for verb, change in changes.items():
+        if verb != own:
+            with pytest.raises(HostError, match=fix):
+                change()
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("echo 'GPU 0: H100'", None),
+        ("echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18", "version mismatch"),
+        ("true", "lists no GPU"),
+    ],
+)
+def test_driver_of_nvidia_that_fails_is_found(
+    place: Place, program: Program, script: str, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELERATOR", "cuda")
+    program("nvidia-smi", script)
+    problems = [finding.problem for finding in gpus.drivers(place)]
+    assert len(problems) == bool(expected)
+    assert all(expected in problem for problem in problems if expected)
+
+
+def test_missing_driver_of_nvidia_is_found(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(gpus.drivers(place)) == []
+    monkeypatch.setenv("ACCELERATOR", "cuda")
+    monkeypatch.setenv("PATH", str(place.root))
+    assert ["no driver of NVIDIA" in finding.problem for finding in gpus.drivers(place)] == [True]
+
+
+def test_devices_of_other_group_are_found(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATOR", "rocm")
+    (place.dev / "dri").mkdir(parents=True)
+    (place.dev / "kfd").touch(0o660)
+    assert ["renderD" in finding.problem for finding in gpus.drivers(place)] == [True, False]
+    node = place.dev / "dri" / "renderD128"
+    node.touch(0o660)
+    gid = node.stat().st_gid
+    fixes = [finding.fix for finding in gpus.drivers(place)]
+    assert len(fixes) == 2
+    assert all(f"RENDER_GID={gid}/" in fix for fix in fixes)
+    monkeypatch.setenv("RENDER_GID", str(gid))
+    assert list(gpus.drivers(place)) == []
+
+
+LISTING = """\
+GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-0)
+  MIG 3g.20gb     Device  0: (UUID: MIG-0)
+  MIG 3g.20gb     Device  1: (UUID: MIG-1)
+GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-1)
+"""
+
+
+def test_instances_of_divided_gpu_are_not_counted(program: Program) -> None:
+    program("nvidia-smi", f"cat <<'END'\n{LISTING}END")
+    assert host._gpus() == ("cuda", 2)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
-import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,11 @@ from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import compose, doctor, engine, networks
 from mlplatform.stack import services as stack_services
+from mlplatform.stack.checks import start
+from mlplatform.stack.checks.finding import Place
 
 CHECKOUT = Path(__file__).parents[3]
+Program = Callable[[str, str], Path]
 
 DOCKER = """\
 echo "$COMPOSE_PROFILES: $*" >>"$0.calls"
@@ -29,31 +33,31 @@ case "$*" in
   "info "*) echo '{"DockerRootDir": "/", "Runtimes": {}, "SecurityOptions": ['"$OPTIONS"']}' ;;
   "image inspect "*) echo sha256:1 ;;
   "ps "*) printf "$CONTAINERS" ;;
+  "run "*) eval "${PROBE:-exit 1}" ;;
   *" ps --services") echo minio gateway prometheus grafana mlflow notebook ;;
-  *" config --format json") echo '{"services": {"dcgm-exporter": {"image": "dcgm"}, "gateway": {"image": "ours"}}}' ;;
+  *" config --format json") echo "$SERVICES" ;;
   *dcgm-exporter) echo 'could not select device driver "nvidia"' >&2; exit 1 ;;
 esac
 """
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(root: Path, program: Program, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout with a program in place of Docker, which answers as variables say."""
-    (tmp_path / "bin").mkdir()
-    program(tmp_path, "docker", DOCKER)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    shutil.copy(CHECKOUT / ".env.example", tmp_path / ".env")
+    program("docker", DOCKER)
+    (root / ".env.example").rename(root / ".env")
     monkeypatch.setenv("MLPLATFORM_VERSION", "0")
     monkeypatch.setenv("DISK_NEEDED_GB", "0")
-    (tmp_path / "images/ray").mkdir(parents=True)
-    shutil.copy(CHECKOUT / "images/ray/requirements.txt", tmp_path / "images/ray")
-    return tmp_path
+    configure(monkeypatch, "gateway", "dcgm-exporter")
+    (root / "images/ray").mkdir(parents=True)
+    shutil.copy(CHECKOUT / "images/ray/requirements.txt", root / "images/ray")
+    return root
 
 
-def program(root: Path, name: str, script: str) -> None:
-    file = root / "bin" / name
-    file.write_text(f"#!/bin/sh\n{script}\n")
-    file.chmod(0o755)
+def configure(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Let Compose report these services, with containers of their names."""
+    services = {name: {"image": f"image-of-{name}", "container_name": name} for name in names}
+    monkeypatch.setenv("SERVICES", json.dumps({"services": services}))
 
 
 def problems(root: Path) -> str:
@@ -120,24 +124,25 @@ def test_engine_with_selinux_needs_label_on_mounted_folders(root: Path, monkeypa
 
 
 def test_containers_of_others_with_our_names_are_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure(monkeypatch, "postgres", "gateway", "ray-worker-1", "mlflow")
     theirs = ("postgres\\tsupabase", "gateway\\t", "ray-worker-1\\tother", "kibana\\telk", "mlflow\\tmlplatform")
     monkeypatch.setenv("CONTAINERS", "\\n".join(theirs))
     assert "(gateway, postgres, ray-worker-1): set STACK_PREFIX in .env" in problems(root)
     monkeypatch.setenv("STACK_PREFIX", "ml-")
-    assert problems(root) == ""
+    configure(monkeypatch, "ml-grafana", "ml-minio")
     monkeypatch.setenv("CONTAINERS", "ml-grafana\\tml-mlplatform\\nml-minio\\tmlplatform")
     assert "(ml-minio): set STACK_PREFIX" in problems(root)
 
 
-def test_every_name_of_container_is_checked(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The names come from the table of services, and those outside of it from the check itself."""
-    monkeypatch.setenv("COMPOSE_PROFILES", ",".join(stack_services.ALL_PROFILES))
-    monkeypatch.setenv("BIND_ADDRESS", "127.0.0.2")
-    files = [path.read_text() for path in (CHECKOUT / "compose").glob("*.yaml") if "generated" not in path.name]
-    names = {name for text in files for name in re.findall(r"container_name: \$\{STACK_PREFIX:-\}(\S+)", text)}
-    monkeypatch.setenv("CONTAINERS", "\\n".join(f"{name}\\tother" for name in names))
-    (found,) = re.findall(r"of the stack's \((.*?)\)", problems(root))
-    assert set(found.split(", ")) == names
+@pytest.mark.parametrize(("probe", "reached"), [("echo open", True), ("echo 'timed out' >&2; exit 1", False)])
+def test_reachable_metadata_address_is_noted(
+    root: Path, monkeypatch: pytest.MonkeyPatch, probe: str, reached: bool
+) -> None:
+    monkeypatch.setenv("PROBE", probe)
+    noted = [note for note in doctor.check_host(root) if "169.254.169.254" in note]
+    assert [note.endswith(f": {networks.METADATA_RULE}") for note in noted] == [True] * reached
+    found = list(start.metadata_address(Place(root)))
+    assert [(finding.fix, finding.blocks) for finding in found] == [(networks.METADATA_RULE, False)] * reached
 
 
 @pytest.mark.parametrize("rootless", [False, True])
@@ -148,6 +153,7 @@ def test_engine_without_root_needs_ports_and_devices_open_to_it(
     monkeypatch.setenv("OPTIONS", ",".join(f'"{option}"' for option in options))
     for name, value in {"COMPOSE_PROFILES": "proxy", "BIND_ADDRESS": "127.0.0.2", "HTTPS_PORT": "443"}.items():
         monkeypatch.setenv(name, value)
+    configure(monkeypatch, "proxy")
     bind_error = networks.bind_error
 
     def denied(address: str, port: int) -> str:
@@ -180,11 +186,17 @@ def test_engine_without_root_needs_ports_and_devices_open_to_it(
     ],
 )
 def test_driver_and_gpu_that_torch_does_not_support_are_named(
-    root: Path, driver: str, gpus: str, index: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
+    root: Path,
+    program: Program,
+    driver: str,
+    gpus: str,
+    index: str,
+    expected: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     count = len(gpus.splitlines())
     script = f"case $1 in --query-gpu=driver*) printf '{driver}\\n%.0s' $(seq {count}) ;; *) echo '{gpus}' ;; esac"
-    program(root, "nvidia-smi", script)
+    program("nvidia-smi", script)
     monkeypatch.setenv("TORCH_INDEX_URL", index)
     found = [line for line in problems(root).splitlines() if "CUDA" in line]
     assert found == [], "the host's GPUs do not matter with ACCELERATOR=cpu"
@@ -218,9 +230,9 @@ def test_scripts_have_unix_line_ends_in_clones_on_windows(tmp_path: Path) -> Non
         assert [path for path in files if b"\r\n" in path.read_bytes()] == []
 
 
-def test_images_are_built_by_builder_of_current_context(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_built_by_builder_of_current_context(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others, as after `docker buildx create --use`, do not see the images that ours are built on."""
-    program(root, "docker", 'echo "${DOCKER_CONTEXT:-default}"')
+    program("docker", 'echo "${DOCKER_CONTEXT:-default}"')
     command = ["make", "--silent", "--eval", "shown: ; @echo $$BUILDX_BUILDER", "shown"]
     for context in ("", "gpu-host"):
         monkeypatch.setenv("DOCKER_CONTEXT", context)

@@ -6,11 +6,12 @@ import errno
 import hashlib
 import os
 import re
-import shutil
 import socket
 import ssl
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -21,9 +22,10 @@ from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import compose, doctor, entrance, images, sizing
 from mlplatform.stack import env as stack_env
 from mlplatform.stack.host import Host
-from mlplatform.stack.services import only_variables, pages
+from mlplatform.stack.services import pages, start_variables
 
 CHECKOUT = Path(__file__).parents[3]
+Program = Callable[[str, str], Path]
 
 
 def settings(tmp_path: Path, *lines: str) -> StackSettings:
@@ -35,9 +37,17 @@ def proxied(tmp_path: Path, *lines: str) -> StackSettings:
     return settings(tmp_path, "COMPOSE_PROFILES=ray,proxy", "BIND_ADDRESS=127.0.0.2", *lines)
 
 
+def entrance_of(*files: str) -> dict[str, Any]:
+    """The entrance's service as Compose merges it from files, its ports as numbers inside by setting."""
+    parts = [yaml.safe_load((CHECKOUT / "compose" / file).read_text())["services"].get("proxy", {}) for file in files]
+    ports = [port for part in parts for port in part.get("ports", [])]
+    assert all(port.startswith("${BIND_ADDRESS:-") for port in ports)
+    return {**parts[0], "ports": {re.findall(r"[A-Z0-9_]*_PORT", port)[0]: port.rsplit(":", 1)[1] for port in ports}}
+
+
 def test_only_entrance_reads_bind_address() -> None:
     files = [*(CHECKOUT / "compose").rglob("*.yaml"), CHECKOUT / "Makefile", *(CHECKOUT / "docker").rglob("*.y*ml")]
-    assert [file.name for file in files if "BIND_ADDRESS" in file.read_text()] == ["proxy.yaml"]
+    assert {file.name for file in files if "BIND_ADDRESS" in file.read_text()} == {"proxy.yaml", "store.yaml"}
 
 
 def test_services_publish_on_literal_loopback() -> None:
@@ -48,19 +58,21 @@ def test_services_publish_on_literal_loopback() -> None:
             assert not others or name in ("hub", "proxy"), (path.name, name, others)
 
 
-def test_entrance_publishes_every_page_on_its_usual_port(tmp_path: Path) -> None:
-    proxy = yaml.safe_load((CHECKOUT / "compose/proxy.yaml").read_text())["services"]["proxy"]
-    published = {re.findall(r"[A-Z0-9_]*_PORT", port)[0] for port in proxy["ports"]}
-    assert published == {page.setting for page in pages(settings(tmp_path))} | {"HTTPS_PORT"}
+@pytest.mark.parametrize("endpoint", ["", "https://s3.example.org"])
+def test_entrance_publishes_every_page_on_its_usual_port(tmp_path: Path, endpoint: str) -> None:
+    """Those of the store only where it is the stack's own."""
+    store = "store.external.yaml" if endpoint else "store.yaml"
+    proxy = entrance_of("proxy.yaml", store)
+    assert proxy["networks"] == ["edge"], "jobs would share a network with it"
+    shown = pages(settings(tmp_path, f"S3_ENDPOINT_URL={endpoint}"))
+    assert set(proxy["ports"]) == {page.setting for page in shown} | {"HTTPS_PORT"}
     caddy = (CHECKOUT / "docker/proxy/Caddyfile").read_text()
-    inside = {port.rsplit(":", 1)[1] for port in proxy["ports"]} - {"8443"}
+    caddy, _, of_store = caddy.partition("(store) {")
+    assert of_store.endswith("\n}\n\n(store-external) {\n}\n\nimport store{$STORE}\n")
+    assert proxy["environment"]["STORE"] == "${S3_ENDPOINT_URL:+-external}"
+    sites = re.findall(r"https://\{\$(\w+)\}:(\d+)", caddy if endpoint else caddy + of_store)
     for host in ("BIND_ADDRESS", "DOMAIN"):
-        assert {port for name, port in re.findall(r"https://\{\$(\w+)\}:(\d+)", caddy) if name == host} == inside
-
-
-def test_entrance_has_no_shared_network_with_jobs_only() -> None:
-    proxy = yaml.safe_load((CHECKOUT / "compose/proxy.yaml").read_text())["services"]["proxy"]
-    assert proxy["networks"] == ["edge"]
+        assert {port for name, port in sites if name == host} == set(proxy["ports"].values()) - {"8443"}
 
 
 @pytest.mark.parametrize(
@@ -120,7 +132,7 @@ def test_without_entrance_addresses_are_on_loopback(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("half", ["tracking", "ray"])
 def test_each_half_of_stack_has_entrance(tmp_path: Path, half: str) -> None:
-    assert "proxy" in only_variables(proxied(tmp_path), half)["COMPOSE_PROFILES"].split(",")
+    assert "proxy" in start_variables(proxied(tmp_path), half)["COMPOSE_PROFILES"].split(",")
 
 
 def test_clients_get_bundle_with_authority(tmp_path: Path) -> None:
@@ -132,12 +144,9 @@ def test_clients_get_bundle_with_authority(tmp_path: Path) -> None:
     assert entrance.trust(tmp_path, public) == {}
 
 
-def test_client_addresses_use_given_origin(tmp_path: Path) -> None:
-    shutil.copy(CHECKOUT / ".env.example", tmp_path)
-    (tmp_path / "platform").mkdir()
-    shutil.copy(CHECKOUT / "platform" / "pyproject.toml", tmp_path / "platform")
-    stack_env.write_env(tmp_path, Host(memory=24 * sizing.GIB, cpus=8))
-    client = stack_env.client_settings(tmp_path, "https://ml.example.org")
+def test_client_addresses_use_given_origin(root: Path) -> None:
+    stack_env.write_env(root, Host(memory=24 * sizing.GIB, cpus=8))
+    client = stack_env.client_settings(root, "https://ml.example.org")
     assert client.ray_address == "https://ml.example.org:8265"
     assert client.tracking_uri == "https://ml.example.org:8000"
     assert client.s3_endpoint == "https://ml.example.org:9000"
@@ -151,47 +160,31 @@ def test_address_of_another_host_is_reported(tmp_path: Path) -> None:
 
 # A stack whose gateway and entrance run.
 DOCKER = """\
-#!/bin/sh
 case "$*" in
   *" ps --services") echo gateway; echo proxy ;;
-  "exec proxy cat "*) cat "$(dirname "$0")/certificate.pem" ;;
+  "exec proxy cat "*) cat "$(dirname "$0")/../certificate.pem" ;;
 esac
 """
 
 
-@pytest.fixture
-def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Fingerprint of the authority of a running stack in the folder of the test."""
+def test_start_prints_notes_fingerprint_and_trust_command(
+    tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     proxied(tmp_path)
-    (tmp_path / "docker").write_text(DOCKER)
-    (tmp_path / "docker").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    program("docker", DOCKER)
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", tmp_path / "key.pem")
     certificate = tmp_path / "certificate.pem"
     command = ["openssl", "req", "-x509", *key, "-out", certificate, "-subj", "/CN=test"]
     subprocess.run(command, check=True, capture_output=True)
-    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate.read_text())).hexdigest()
-
-
-def test_status_prints_fingerprint_and_trust_command(
-    running: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cli.status(tmp_path)
-    printed = capsys.readouterr().out
-    assert f"SHA-256 fingerprint {running}." in printed
-    assert f"sudo cp {tmp_path / entrance.CERTIFICATE} " in printed
-
-
-def test_start_prints_notes_fingerprint_and_trust_command(
-    running: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
     monkeypatch.setattr(doctor, "check_host", lambda root, only: ["a rule is missing"])
     monkeypatch.setattr(compose, "up", lambda root, only: None)
     monkeypatch.setattr(images, "remove_former", lambda root: 0)
     cli.up(tmp_path)
     printed = capsys.readouterr()
     assert printed.err == "Note: a rule is missing\n"
-    assert f"SHA-256 fingerprint {running}." in printed.out
+    fingerprint = hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate.read_text())).hexdigest()
+    assert f"SHA-256 fingerprint {fingerprint}." in printed.out
+    assert f"sudo cp {tmp_path / entrance.CERTIFICATE} " in printed.out
 
 
 def test_used_port_of_entrance_is_reported(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,8 @@ import yaml
 
 from mlplatform.errors import SettingsError
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import backup, doctor, images, secrets_folder, services, sizing
 from mlplatform.stack import env as stack_env
+from mlplatform.stack import env_file, secrets_folder, services, sizing
 from mlplatform.stack.host import Host
 
 CHECKOUT = Path(__file__).parents[3]
@@ -21,39 +20,33 @@ ACCOUNT = "[default]\naws_access_key_id = key\naws_secret_access_key = secret\n"
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(root: Path) -> Path:
     """A checkout with settings and secrets, for another S3 server."""
-    shutil.copy(CHECKOUT / ".env.example", tmp_path)
-    (tmp_path / "platform").mkdir()
-    shutil.copy(CHECKOUT / "platform" / "pyproject.toml", tmp_path / "platform")
-    stack_env.write_env(tmp_path, Host(memory=24 * sizing.GIB, cpus=8))
-    env = tmp_path / ".env"
-    env.write_text(env.read_text().replace("\nS3_ENDPOINT_URL=\n", f"\nS3_ENDPOINT_URL={ENDPOINT}\n"))
-    return tmp_path
+    stack_env.write_env(root, Host(memory=24 * sizing.GIB, cpus=8))
+    env_file.change(root / ".env", {"S3_ENDPOINT_URL": ENDPOINT})
+    return root
 
 
 def load(root: Path, **values: str) -> StackSettings:
     return StackSettings.load(root / ".env", **values)
 
 
-def fill_in(root: Path) -> list[str]:
-    """Write an account into the file of each role; return their names."""
-    names = [f"s3_{role}" for role in ("owner", *secrets_folder.S3_ROLES)]
-    for name in names:
-        path = root / "secrets" / name
-        path.unlink(missing_ok=True)
-        path.write_text(ACCOUNT)
-    return names
-
-
 def test_account_must_be_filled_in_before_start(root: Path) -> None:
-    (problem,) = doctor._account_problems(root, load(root))
-    assert problem.startswith(f"secrets/s3_owner has no account for S3_ENDPOINT_URL={ENDPOINT}: write")
-    names = fill_in(root)
-    assert list(doctor._account_problems(root, load(root))) == []
-    for name in names:
-        (root / "secrets" / name).write_text("# not filled in\n")
-    assert secrets_folder.without_account(root / "secrets", load(root)) == names
+    def problems() -> list[str]:
+        return list(secrets_folder.account_problems(root / "secrets", load(root)))
+
+    (problem,) = problems()
+    assert problem.startswith("secrets/s3_owner has no account at the S3 server: write aws_access_key_id")
+    names = [f"s3_{role}" for role in ("owner", *secrets_folder.S3_ROLES)]
+    (root / "secrets/s3_owner").write_text(ACCOUNT)
+    assert problems() == []
+    for text in ("# not filled in\n", "no section", ACCOUNT.replace("secret\n", "\n")):
+        for name in names:
+            (root / "secrets" / name).unlink()
+            (root / "secrets" / name).write_text(text)
+        assert [found.partition(" has no account")[0] for found in problems()] == [f"secrets/{name}" for name in names]
+    (root / "secrets/s3_owner").unlink()
+    assert problems()[0].endswith("run `make env` to generate missing secrets.")
 
 
 def test_roles_use_the_same_files_with_either_server() -> None:
@@ -74,25 +67,13 @@ def test_every_service_uses_the_chosen_server() -> None:
     assert not [line for line in addresses if not line.endswith("${S3_ENDPOINT_URL:-http://minio:9000}")]
 
 
-def test_client_uses_other_server_and_its_account(root: Path) -> None:
+def test_clients_and_pages_are_those_of_other_server(root: Path) -> None:
     client = stack_env.client_settings(root)
     assert (client.s3_endpoint, client.s3_credentials) == (ENDPOINT, root / "secrets" / "s3_people")
-
-
-def test_minio_is_neither_required_nor_shown(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "is_present", lambda image: False)
-    assert not [name for name in images.missing_builds(load(root), ["ray"]) if "minio" in name]
-    assert not [page for page in services.pages(load(root)) if page.service == "minio"]
+    assert not [page for page in services.pages(load(root)) if page.service == services.STORE]
 
 
 @pytest.mark.parametrize("address", ["http://localhost:9000", "http://127.0.0.1", "s3.example.org", "https://u:p@s3"])
 def test_unusable_address_is_rejected(root: Path, address: str) -> None:
     with pytest.raises(SettingsError, match="S3_ENDPOINT_URL"):
         load(root, s3_endpoint=address)
-
-
-def test_restore_keeps_server_of_this_host(root: Path) -> None:
-    saved = "S3_ENDPOINT_URL=https://s3.elsewhere.org\nVERSION_DAYS=3\n"
-    merged = backup.merged((root / ".env").read_text(), saved)
-    assert f"\nS3_ENDPOINT_URL={ENDPOINT}\n" in merged
-    assert "\nVERSION_DAYS=3\n" in merged

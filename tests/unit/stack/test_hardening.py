@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from compose_files import services_of
 
 from mlplatform.services.ownership import OWNERS
 from mlplatform.stack.services import STORE
-
-COMPOSE = Path(__file__).parents[3] / "compose"
 
 ROOT = {"ownership", "food11-data", "hub", "link", "copier", "backup", "backup-timer", "restore"}
 """Documented in SECURITY.md: each has one to three capabilities, and none runs code of users."""
@@ -22,33 +19,6 @@ GPU_EXPORTERS = {"dcgm-exporter", "amd-exporter"}
 
 WRITABLE = {"ray-head", "ray-worker", "ray-worker-0", "ray-worker-1", "notebook", *GPU_EXPORTERS}
 """Jobs and notebooks install packages and write where they like."""
-
-
-@cache
-def content(path: Path) -> dict[str, Any]:
-    return yaml.safe_load(path.read_text())
-
-
-def effective(path: Path, name: str) -> dict[str, Any]:
-    """A service with what it inherits; volumes, variables and conditions of both."""
-    service = content(path)["services"][name]
-    if not (parent := service.get("extends")):
-        return service
-    inherited = effective((path.parent / parent.get("file", path.name)).resolve(), parent["service"])
-    joined = {"volumes": [*inherited.get("volumes", []), *service.get("volumes", [])]}
-    for key in ("depends_on", "environment"):
-        joined[key] = {**inherited.get(key, {}), **service.get(key, {})}
-    return {**inherited, **service, **joined}
-
-
-def services_of(pattern: str) -> dict[str, dict[str, Any]]:
-    """Services of the files that match; several files may add to one service."""
-    found: dict[str, dict[str, Any]] = {}
-    for path in sorted(COMPOSE.glob(pattern)):
-        for name in content(path).get("services") or {}:
-            if path.name != "base.yaml":
-                found[name] = {**effective(path, name), **found.get(name, {})}
-    return found
 
 
 @pytest.fixture(params=["*.yaml", "joined/*.yaml"], ids=["stack", "joined host"])

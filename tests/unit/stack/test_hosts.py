@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,18 +15,14 @@ from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import env, hosts, joining, sizing
 from mlplatform.stack.host import Host
 
-CHECKOUT = Path(__file__).parents[3]
 GPUS = Host(memory=64 * sizing.GIB, cpus=32, accelerator="cuda", gpus=4)
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(root: Path) -> Path:
     """A checkout with the settings and secrets of a stack."""
-    shutil.copy(CHECKOUT / ".env.example", tmp_path)
-    (tmp_path / "platform").mkdir()
-    shutil.copy(CHECKOUT / "platform" / "pyproject.toml", tmp_path / "platform")
-    env.write_env(tmp_path, GPUS)
-    return tmp_path
+    env.write_env(root, GPUS)
+    return root
 
 
 class Joining:
@@ -67,7 +63,8 @@ def test_host_joins_with_settings_and_secrets_of_file(other: Joining) -> None:
     assert settings["NODE_NAME"] == "ray-worker-lab1"
     assert settings["HUB_ENDPOINT"] == "127.0.0.1:51820", "the link cannot resolve names"
     assert (settings["WORKER_ADDRESS"], settings["GATEWAY_ADDRESS"]) == ("10.213.76.137", "10.213.76.141")
-    assert (settings["MLFLOW_PORT"], settings["WORKER_GPUS"]) == ("8000", "4")
+    assert settings["MLFLOW_PORT"] == "8000"
+    assert [settings[f"WORKER_{name}"] for name in ("GPUS", "CPUS", "MEMORY")] == ["4", "32", "57g"]
     secrets = other.root / "secrets"
     assert secrets.stat().st_mode & 0o777 == 0o700
     assert {path.name for path in secrets.iterdir()} == {*hosts.SECRETS, "link_key"}
@@ -97,10 +94,10 @@ def test_unfit_file_changes_nothing(other: Joining, changed: dict[str, str], exp
     assert not (other.root / "secrets").exists()
 
 
-def test_missing_or_damaged_file_is_reported(other: Joining) -> None:
-    with pytest.raises(HostError, match=r"cannot be read .*: copy it from the stack"):
-        joining.join(other.root, GPUS, other.file)
-    other.file.write_text('{"name": ')
+@pytest.mark.parametrize("text", [None, '{"name": '])
+def test_missing_or_damaged_file_is_reported(other: Joining, text: str | None) -> None:
+    if text:
+        other.file.write_text(text)
     with pytest.raises(HostError, match=r"cannot be read .*: copy it from the stack"):
         joining.join(other.root, GPUS, other.file)
 
@@ -121,27 +118,19 @@ def test_leaving_without_having_joined_is_an_error(root: Path) -> None:
         joining.leave(root)
 
 
-def test_profile_of_hub_is_added_once(root: Path) -> None:
-    hosts._enable_profile(root / ".env")
-    hosts._enable_profile(root / ".env")
-    assert StackSettings.load(root / ".env").profiles.split(",").count("hosts") == 1
-    assert subprocess.run(["grep", "-c", "^COMPOSE_PROFILES=", root / ".env"], capture_output=True).stdout == b"1\n"
-
-
-def test_joined_host_gives_its_memory_to_one_worker() -> None:
-    chosen = {choice.setting: choice.value for choice in sizing.choices_for_joined(GPUS)}
-    assert chosen["WORKER_MEMORY"] == "57g"
-    assert (chosen["WORKER_GPUS"], chosen["WORKER_CPUS"]) == ("4", "32")
+def test_profile_of_hub_is_added_once(root: Path, program: Callable[[str, str], Path]) -> None:
+    network = [{"Name": "mlplatform_cluster", "IPAM": {"Config": [{"Subnet": "10.213.76.0/24"}]}}]
+    program("docker", f"case $2 in ls) echo 1 ;; inspect) echo '{json.dumps(network)}' ;; esac")
+    for _ in range(2):
+        hosts._start_hub(root, StackSettings.load(root / ".env"))
+    (line,) = (line for line in (root / ".env").read_text().splitlines() if line.startswith("COMPOSE_PROFILES="))
+    assert line.removeprefix("COMPOSE_PROFILES=").split(",").count("hosts") == 1
 
 
 @pytest.mark.parametrize("reply", ["No such container: hub", "container 4f0c2e is not running"])
 def test_list_without_hub_names_command_that_starts_it(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reply: str
+    root: Path, program: Callable[[str, str], Path], reply: str
 ) -> None:
-    docker = tmp_path / "bin" / "docker"
-    docker.parent.mkdir()
-    docker.write_text(f"#!/bin/sh\necho 'Error response from daemon: {reply}' >&2\nexit 1\n")
-    docker.chmod(0o755)
-    monkeypatch.setenv("PATH", str(docker.parent), prepend=":")
+    program("docker", f"echo 'Error response from daemon: {reply}' >&2\nexit 1")
     with pytest.raises(HostError, match="hub, which connects hosts, is not running; `make host-token` starts it"):
         hosts.joined(root)

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,23 +27,21 @@ case "$*" in *" {image}") echo '{{"mediaType": "application/vnd.oci.image.index.
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(root: Path) -> Path:
     """A checkout without a lock file."""
-    for name in ("compose", "images"):
-        shutil.copytree(CHECKOUT / name, tmp_path / name, ignore=shutil.ignore_patterns("images.lock"))
-    return tmp_path
+    shutil.copytree(CHECKOUT / "images", root / "images")
+    (root / image_lock.LOCK).unlink()
+    return root
 
 
-def answer(monkeypatch: pytest.MonkeyPatch, folder: Path, image: str, digest: str) -> None:
-    """Let the registry of one image answer."""
-    (folder / "bin").mkdir(exist_ok=True)
-    (folder / "bin/docker").write_text(DOCKER.format(image=image, digest=digest.removeprefix("@")))
-    (folder / "bin/docker").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}/bin:/usr/bin:/bin")
+@pytest.fixture
+def answer(program: Callable[[str, str], Path]) -> Callable[[str, str], Path]:
+    """Lets the registry of one image answer."""
+    return lambda image, digest: program("docker", DOCKER.format(image=image, digest=digest.removeprefix("@")))
 
 
-def test_only_seen_digests_are_written(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer(monkeypatch, root, POSTGRES.name, FIRST)
+def test_only_seen_digests_are_written(root: Path, answer: Callable[[str, str], Path]) -> None:
+    answer(POSTGRES.name, FIRST)
     program = [sys.executable, "-m", "mlplatform.stack.image_lock"]
     printed = subprocess.run(program, cwd=root, capture_output=True, text=True, check=True).stdout
     assert image_lock.locked(root) == {POSTGRES: FIRST}
@@ -53,27 +52,27 @@ def test_only_seen_digests_are_written(root: Path, monkeypatch: pytest.MonkeyPat
     assert all(f"# unseen: {image.name}\n{image.variable}=\n" in text for image in unseen)
 
 
-def test_answer_without_digest_is_not_written(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer(monkeypatch, root, POSTGRES.name, "latest")
+def test_answer_without_digest_is_not_written(root: Path, answer: Callable[[str, str], Path]) -> None:
+    answer(POSTGRES.name, "latest")
     image_lock.lock(root)
     assert image_lock.locked(root) == {}
 
 
-def test_locked_digest_changes_with_upgrade_only(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer(monkeypatch, root, POSTGRES.name, FIRST)
+def test_locked_digest_changes_with_upgrade_only(root: Path, answer: Callable[[str, str], Path]) -> None:
+    answer(POSTGRES.name, FIRST)
     image_lock.lock(root)
-    answer(monkeypatch, root, POSTGRES.name, SECOND)
+    answer(POSTGRES.name, SECOND)
     image_lock.lock(root)
     assert image_lock.locked(root) == {POSTGRES: FIRST}
     image_lock.lock(root, upgrade=True)
     assert image_lock.locked(root) == {POSTGRES: SECOND}
-    answer(monkeypatch, root, "nothing", FIRST)
+    answer("nothing", FIRST)
     assert POSTGRES not in image_lock.lock(root, upgrade=True), "a digest that was seen is lost with the network"
     assert image_lock.locked(root) == {POSTGRES: SECOND}
 
 
-def test_digest_of_another_tag_is_dropped(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer(monkeypatch, root, POSTGRES.name, FIRST)
+def test_digest_of_another_tag_is_dropped(root: Path, answer: Callable[[str, str], Path]) -> None:
+    answer(POSTGRES.name, FIRST)
     image_lock.lock(root)
     storage = root / "compose/storage.yaml"
     storage.write_text(storage.read_text().replace(POSTGRES.name, "postgres:18.1-trixie"))

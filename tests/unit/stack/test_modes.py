@@ -13,7 +13,7 @@ import pytest
 
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import env as stack_env
-from mlplatform.stack import hosts, notebook_file
+from mlplatform.stack import env_file, notebook_file
 from mlplatform.stack.host import Host
 
 CHECKOUT = Path(__file__).parents[3]
@@ -46,14 +46,9 @@ def test_services_read_what_they_mount_and_images_contain(tmp_path: Path, umask:
     mounted = {name for path in (root / "compose").glob("*.yaml") for name in MOUNTS.findall(path.read_text())}
     # `.env` is for backups, which root makes.
     assert {name.partition("/")[0] for name in mounted} == {"docker", ".env"}
+    assert (mode(root / "images/lock.sh"), mode(root / "images/ray/forks.pth")) == (0o755, 0o644)
     assert mode(root / "secrets") == 0o700
     assert {mode(path) for path in (root / "secrets").iterdir()} <= {0o444, 0o644}
-
-
-def test_executable_scripts_stay_executable_and_others_do_not(tmp_path: Path) -> None:
-    root = checked_out(tmp_path / "clone", 0o077)
-    assert mode(root / "images/lock.sh") == 0o755
-    assert mode(root / "images/ray/forks.pth") == 0o644
 
 
 def test_only_owner_changes_what_verbs_write(tmp_path: Path) -> None:
@@ -64,7 +59,7 @@ def test_only_owner_changes_what_verbs_write(tmp_path: Path) -> None:
         (root / ".env").write_text(text.replace("\nWORKER_LAYOUT=gpu", "\nWORKER_LAYOUT=generated"))
         stack_env.write_env(root, Host(2**34, 8, "cuda", 4))
         notebook_file.write(root, StackSettings.load(root / ".env"), {"ann": 8889})
-        hosts._enable_profile(root / ".env")
+        env_file.change(root / ".env", {"COMPOSE_PROFILES": "hosts"})
     finally:
         os.umask(before)
     written = [root / ".env", *(root / "secrets").iterdir(), *(root / "compose").glob("*.generated.yaml")]

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import socket
 import stat
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from compose_files import effective
 
 from mlplatform.errors import HostError, SettingsError
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import doctor, env, images, notebook_file, notebooks, services, sizing
+from mlplatform.stack import doctor, env, notebook_file, notebooks, services, sizing
 from mlplatform.stack.checks.finding import Place
 from mlplatform.stack.checks.health import unconnected_notebooks
 from mlplatform.stack.host import Host
@@ -24,8 +24,6 @@ from mlplatform.stack.host import Host
 CHECKOUT = Path(__file__).parents[3]
 
 PORTS = {"bob": 8890, "alice": 8889}
-
-OF_EVERYBODY = {"ray_token", "s3_people", "mlflow_person", "notebook_token", "wandb_netrc", "comet_config"}
 
 # Answers as $STATE says, which has the running services, and the networks of each container.
 DOCKER = """\
@@ -50,32 +48,12 @@ elif words[:2] == ["network", "ls"]:
 """
 
 
-def effective(path: Path, name: str) -> dict[str, Any]:
-    """A service with what it inherits, as Compose merges it."""
-    service: dict[str, Any] = yaml.safe_load(path.read_text())["services"][name]
-    if not (parent := service.get("extends")):
-        return service
-    inherited = effective(path.parent / parent.get("file", path.name), parent["service"])
-    environment = {**inherited.get("environment", {}), **service.get("environment", {})}
-    volumes = [*inherited.get("volumes", []), *service.get("volumes", [])]
-    return {**inherited, **service, "environment": environment, "volumes": volumes}
-
-
 class Stack:
     """A checkout with `.env` and `secrets/`, and what Docker reports of its containers."""
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
-        self.root, self._state = folder / "checkout", folder / "state.json"
-        (folder / "bin").mkdir()
-        (folder / "bin/docker").write_text(DOCKER.format(python=sys.executable))
-        (folder / "bin/docker").chmod(0o755)
-        patch.setenv("PATH", f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
-        patch.setenv("STATE", str(self._state))
+    def __init__(self, root: Path, state: Path) -> None:
+        self.root, self._state = root, state
         self.reports()
-        shutil.copytree(CHECKOUT / "compose", self.root / "compose", ignore=shutil.ignore_patterns("*.generated.yaml"))
-        (self.root / "platform").mkdir()
-        shutil.copy(CHECKOUT / ".env.example", self.root)
-        shutil.copy(CHECKOUT / "platform/pyproject.toml", self.root / "platform")
         self.written_again()
 
     def reports(self, *, running: tuple[str, ...] = (), built: bool = True, **networks: list[str]) -> None:
@@ -101,8 +79,10 @@ class Stack:
 
 
 @pytest.fixture
-def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stack:
-    return Stack(tmp_path, monkeypatch)
+def stack(root: Path, program: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch) -> Stack:
+    program("docker", DOCKER.format(python=sys.executable))
+    monkeypatch.setenv("STATE", str(root / "state.json"))
+    return Stack(root, root / "state.json")
 
 
 @pytest.fixture(params=["cpu", "cuda", "rocm"])
@@ -159,10 +139,13 @@ def test_generated_file_declares_what_it_uses(stack: Stack) -> None:
 
 
 def test_first_notebook_is_written_and_waits_for_start(stack: Stack) -> None:
-    made = notebooks.add(stack.root, "alice")
-    assert not made.started
+    link, started = notebooks.add(stack.root, "alice")
+    assert not started
     port = notebook_file.read_ports(stack.root)["alice"]
-    assert made.link == f"http://notebook-alice.localhost:{port}/lab?token={stack.secret('alice').read_text()}"
+    assert link == f"http://notebook-alice.localhost:{port}/lab?token={stack.secret('alice').read_text()}"
+    (page,) = notebooks.pages_of_people(stack.root)
+    assert (page.title, page.service, page.port) == ("JupyterLab of alice", "notebook-alice", port)
+    assert page.login == "token in secrets/notebook_token_alice"
     assert stat.S_IMODE(stack.secret("alice").stat().st_mode) == 0o444, "the container's user cannot read it"
     assert stack.settings.notebook_layout == "generated"
     profiles = services.profiles_of(stack.settings)
@@ -179,27 +162,27 @@ def test_notebook_gets_origin_of_entrance_as_from_start(stack: Stack) -> None:
     assert stack.origin_of_start == "https://127.0.0.2"
 
 
-def port_problems(root: Path, profiles: list[str]) -> list[str]:
-    """Problems with ports of people's notebooks, of which only Bob's runs."""
-    found = doctor._port_problems(root, StackSettings.load(root / ".env"), profiles, {"notebook-bob"}, ())
+def port_problems(root: Path, *starting: str) -> list[str]:
+    """Problems with ports of people's notebooks."""
+    found = doctor._port_problems(root, StackSettings.load(root / ".env"), starting, ())
     return [problem for problem in found if "JupyterLab of" in problem]
 
 
 def test_repetition_keeps_port_and_token_unless_they_are_unusable(stack: Stack) -> None:
-    first = notebooks.add(stack.root, "alice").link
-    assert notebooks.add(stack.root, "bob").link.split("token")[0] != first.split("token")[0]
-    assert notebooks.add(stack.root, "alice").link == first
+    first, _ = notebooks.add(stack.root, "alice")
+    assert notebooks.add(stack.root, "bob")[0].split("token")[0] != first.split("token")[0]
+    assert notebooks.add(stack.root, "alice")[0] == first
     port = notebook_file.read_ports(stack.root)["alice"]
     with socket.create_server(("127.0.0.1", port)):
-        (problem,) = port_problems(stack.root, ["personal-notebooks"])
+        (problem,) = port_problems(stack.root, "notebook-alice", "notebook-bob")
         assert f"Port {port} for JupyterLab of alice cannot be used" in problem
         assert "`make notebook PERSON=alice`" in problem
-        assert port_problems(stack.root, ["notebook"]) == []
-        moved = notebooks.add(stack.root, "alice").link
+        assert port_problems(stack.root, "notebook", "notebook-bob") == []
+        moved, _ = notebooks.add(stack.root, "alice")
     assert moved.split("token")[0] != first.split("token")[0]
     assert moved.split("token")[1] == first.split("token")[1]
     stack.secret("alice").unlink()
-    assert notebooks.add(stack.root, "alice").link.split("token")[1] != first.split("token")[1]
+    assert notebooks.add(stack.root, "alice")[0].split("token")[1] != first.split("token")[1]
 
 
 def test_port_is_none_of_stack_or_of_somebody_else(stack: Stack) -> None:
@@ -221,9 +204,6 @@ def test_missing_image_error_names_command(stack: Stack) -> None:
     stack.reports(built=False)
     with pytest.raises(HostError, match=r"The image mlplatform-\w+:.* is not built: run `make build`"):
         notebooks.add(stack.root, "alice")
-    assert f"mlplatform-notebook:{stack.settings.version}" in images.missing_builds(
-        stack.settings, ["personal-notebooks"]
-    )
 
 
 def test_removal_keeps_files_and_last_one_returns_shared_notebook(stack: Stack) -> None:
@@ -270,10 +250,3 @@ def test_doctor_finds_service_out_of_reach(stack: Stack) -> None:
     assert found.repair
     stack.reports(gateway=["mlplatform_cluster"])
     assert list(unconnected_notebooks(place)) == [], "a notebook that is not running"
-
-
-def test_pages_name_person_and_token_file(stack: Stack) -> None:
-    notebooks.add(stack.root, "alice")
-    (page,) = notebooks.pages_of_people(stack.root)
-    assert (page.title, page.service) == ("JupyterLab of alice", "notebook-alice")
-    assert page.login == "token in secrets/notebook_token_alice"

@@ -9,11 +9,9 @@ import pytest
 
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import env as stack_env
-from mlplatform.stack import sizing, workers
+from mlplatform.stack import env_file, sizing, workers
 from mlplatform.stack.host import Host
 from mlplatform.stack.sizing import GIB
-
-CHECKOUT = Path(__file__).parents[3]
 
 HOSTS = {
     "runner in CI": Host(7 * GIB, 2),
@@ -26,14 +24,6 @@ HOSTS = {
 each_host = pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    (tmp_path / ".env.example").write_text((CHECKOUT / ".env.example").read_text())
-    (tmp_path / "platform").mkdir()
-    (tmp_path / "platform" / "pyproject.toml").write_text((CHECKOUT / "platform" / "pyproject.toml").read_text())
-    return tmp_path
-
-
 def written(root: Path, host: Host) -> StackSettings:
     """Settings of the `.env` that `make env` writes on a host."""
     stack_env.write_env(root, host)
@@ -41,43 +31,22 @@ def written(root: Path, host: Host) -> StackSettings:
 
 
 @each_host
-def test_written_settings_fit_their_host(root: Path, host: Host) -> None:
-    assert list(sizing.misfits(written(root, host), host)) == []
-
-
-@each_host
-def test_memory_remains_for_services(root: Path, host: Host) -> None:
+def test_limits_fit_host_and_leave_services_room(root: Path, host: Host) -> None:
     settings = written(root, host)
-    for limit in (settings.worker_memory, settings.notebook_memory):
-        assert limit <= host.memory - 4 * GIB
+    assert list(sizing.misfits(settings, host)) == []
     assert settings.worker_object_store < settings.worker_shm <= settings.worker_memory
-
-
-@each_host
-def test_limits_of_workers_and_head_leave_services_room(root: Path, host: Host) -> None:
-    settings = written(root, host)
     workers = 2 if settings.worker_layout == "gpu" else 1
-    lines = (root / ".env").read_text()
-    (head,) = re.findall(r"^RAY_HEAD_MEMORY=(\d+)g$", lines, re.M)
-    left = host.memory - int(head) * GIB - 2 * GIB
+    left = host.memory - settings.ray_head_memory - 2 * GIB
     assert workers * settings.worker_memory <= left
     # The notebook shares the workers' part: together, their limits may exceed the host.
     assert settings.notebook_memory <= left
 
 
 def test_sizes_on_machine_of_24_gb(root: Path) -> None:
-    written(root, HOSTS["24 GB machine"])
-    expected = {
-        "WORKER_LAYOUT": "gpu",
-        "WORKER_MEMORY": "8g",
-        "WORKER_SHM": "4g",
-        "WORKER_OBJECT_STORE": str(GIB),
-        "RAY_HEAD_MEMORY": "4g",
-        "NOTEBOOK_MEMORY": "8g",
-        "NOTEBOOK_SHM": "4g",
-    }
-    lines = dict(line.split("=", 1) for line in (root / ".env").read_text().splitlines() if re.match(r"[A-Z]", line))
-    assert {setting: lines[setting] for setting in expected} == expected
+    settings = written(root, HOSTS["24 GB machine"])
+    assert (settings.worker_layout, settings.worker_memory, settings.worker_shm) == ("gpu", 8 * GIB, 4 * GIB)
+    assert (settings.worker_object_store, settings.ray_head_memory) == (GIB, 4 * GIB)
+    assert (settings.notebook_memory, settings.notebook_shm) == (8 * GIB, 4 * GIB)
 
 
 @each_host
@@ -104,24 +73,18 @@ def test_every_chosen_size_states_its_reason(root: Path, host: Host) -> None:
     ],
 )
 def test_workers_get_all_gpus_and_cpus(root: Path, name: str, layout: str, gpus: int, cpus: int) -> None:
-    settings = written(root, HOSTS[name])
+    host = HOSTS[name]
+    settings = written(root, host)
     assert (settings.worker_layout, settings.worker_gpus) == (layout, gpus)
+    assert (settings.accelerator, settings.render_gid) == (host.accelerator, host.render_gid)
+    assert ("gpu-metrics" in settings.profiles.split(",")) == bool(host.gpus)
     assert f"\nWORKER_CPUS={cpus}\n" in (root / ".env").read_text()
-
-
-def test_gpu_hosts_get_exporter_and_device_group(root: Path) -> None:
-    settings = written(root, HOSTS["two GPUs, as in the tutorial"])
-    assert settings.accelerator == "rocm"
-    assert "gpu-metrics" in settings.profiles.split(",")
-    assert "\nRENDER_GID=992\n" in (root / ".env").read_text()
 
 
 def laid_out(root: Path, host: Host, layout: str, **changed: str) -> StackSettings:
     """Settings of a `.env` whose layout, and then others, a person has changed before the next `make env`."""
     stack_env.write_env(root, host)
-    (root / "compose").mkdir()
-    text = (root / ".env").read_text()
-    (root / ".env").write_text(stack_env.filled(text, {"WORKER_LAYOUT": layout, **changed}))
+    env_file.change(root / ".env", {"WORKER_LAYOUT": layout, **changed})
     return written(root, host)
 
 
@@ -178,10 +141,9 @@ def test_more_memory_never_gives_notebook_less() -> None:
 )
 def test_setting_that_no_longer_fits_is_reported(root: Path, change: str, host: Host, expected: str) -> None:
     stack_env.write_env(root, host)
-    setting = change.partition("=")[0]
-    env_file = root / ".env"
-    env_file.write_text(re.sub(rf"^{setting}=.*$", change, env_file.read_text(), flags=re.M))
-    found = list(sizing.misfits(StackSettings.load(env_file), host))
+    setting, _, value = change.partition("=")
+    env_file.change(root / ".env", {setting: value})
+    found = list(sizing.misfits(StackSettings.load(root / ".env"), host))
     assert any(re.search(expected, sentence) for sentence in found), found
 
 
@@ -212,9 +174,7 @@ def test_gpus_of_notebook_are_not_declared_by_workers(
     found = list(sizing.shared_gpus(settings, host))
     assert [f"set {fix} in .env." in sentence for sentence in found] == [True] * bool(fix)
     if fix:
-        changed = dict(re.findall(r"(\w+)=([\w,]*\w)", fix))
-        text = stack_env.filled((root / ".env").read_text(), changed)
-        (root / ".env").write_text(text)
+        env_file.change(root / ".env", dict(re.findall(r"(\w+)=([\w,]*\w)", fix)))
         settings = written(root, host)
     assert list(sizing.shared_gpus(settings, host)) == []
     if declared and layout != "generated":
@@ -225,7 +185,7 @@ def test_generated_workers_leave_notebook_its_gpus(root: Path) -> None:
     laid_out(root, EIGHT, "generated", WORKER_GPUS="1")
     file = root / "compose" / "workers.cuda.generated.yaml"
     assert workers.count(file.read_text()) == 8
-    (root / ".env").write_text(stack_env.filled((root / ".env").read_text(), {"NOTEBOOK_GPUS": "6,7"}))
+    env_file.change(root / ".env", {"NOTEBOOK_GPUS": "6,7"})
     stack_env.write_env(root, EIGHT)
     assert workers.count(file.read_text()) == 6
     assert stack_env.write_env(root, EIGHT) == []

@@ -8,14 +8,13 @@ import hmac
 import ipaddress
 import json
 import re
-import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import bcrypt
 import pytest
 import yaml
+from compose_files import services_of
 
 from mlplatform import credentials
 from mlplatform.errors import HostError, SettingsError
@@ -27,16 +26,6 @@ from mlplatform.stack.host import Host
 
 CHECKOUT = Path(__file__).parents[3]
 HOST = Host(memory=24 * sizing.GIB, cpus=8)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A checkout before any set-up."""
-    shutil.copy(CHECKOUT / ".env.example", tmp_path)
-    (tmp_path / "platform").mkdir()
-    shutil.copy(CHECKOUT / "platform" / "pyproject.toml", tmp_path / "platform")
-    shutil.copytree(CHECKOUT / "compose", tmp_path / "compose", ignore=shutil.ignore_patterns("*.generated.yaml"))
-    return tmp_path
 
 
 def test_env_and_secrets_are_written_once(root: Path) -> None:
@@ -104,11 +93,6 @@ def test_accounts_read_back_as_written(tmp_path: Path) -> None:
         assert len(secret) >= 32
 
 
-def test_missing_account_error_names_file_and_fix(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"There is no secret .*/nobody; run `make env`"):
-        credentials.read_s3_account(tmp_path / "nobody")
-
-
 def test_metrics_token_is_signed_with_accounts_key(tmp_path: Path) -> None:
     (tmp_path / "root").write_text(credentials.password())
     store.metrics_token(tmp_path / "root", tmp_path / "token")
@@ -120,13 +104,6 @@ def test_metrics_token_is_signed_with_accounts_key(tmp_path: Path) -> None:
     assert claims["sub"] == user == "prometheus"
     assert len(key) == 32
     assert store.metrics_account(credentials.password())[1] != key
-
-
-def test_prometheus_keeps_hash_of_its_password(tmp_path: Path) -> None:
-    (tmp_path / "password").write_text("correct")
-    credentials.prometheus_web(tmp_path / "password", tmp_path / "web")
-    hashed = yaml.safe_load((tmp_path / "web").read_text())["basic_auth_users"]["prometheus"]
-    assert bcrypt.checkpw(b"correct", hashed.encode())
 
 
 def test_prometheus_sends_headers_that_keep_it_out_of_frames(tmp_path: Path) -> None:
@@ -172,15 +149,8 @@ def test_every_setting_is_documented_in_env_example() -> None:
     in_lock = set(re.findall(r"^(\w+_DIGEST)=", (CHECKOUT / "compose/images.lock").read_text(), re.MULTILINE))
     # `make up` passes them; users do not set them.
     passed = {
-        "TRACKING_ADDRESS",
-        "JOBS_ADDRESS",
-        "PAGES_ORIGIN",
-        "MLFLOW_ORIGIN",
-        "PROMETHEUS_ORIGIN",
-        "BACKUP_FOLDER",
-        "SETTINGS_DIGEST",
-        "ALERTS_DIGEST",
-        "HOST_NAME",
+        *("TRACKING_ADDRESS", "JOBS_ADDRESS", "PAGES_ORIGIN", "MLFLOW_ORIGIN", "PROMETHEUS_ORIGIN"),
+        *("BACKUP_FOLDER", "SETTINGS_DIGEST", "ALERTS_DIGEST", "HOST_NAME"),
     }
     # Programs of every kind read them, so we do not declare them; a comment explains them.
     assert "HTTP_PROXY, HTTPS_PROXY and NO_PROXY" in text
@@ -219,20 +189,16 @@ def test_missing_env_file_error_names_command(tmp_path: Path) -> None:
         StackSettings.load(tmp_path / ".env")
 
 
-def test_unknown_only_value_is_rejected(root: Path) -> None:
-    stack_env.write_env(root, HOST)
-    with pytest.raises(SettingsError, match="ONLY=grafana is unknown; use one of tracking, ray"):
-        services.only_variables(StackSettings.load(root / ".env"), "grafana")
-
-
 def test_only_starts_one_half_of_stack(root: Path) -> None:
     stack_env.write_env(root, HOST)
     settings = StackSettings.load(root / ".env")
-    tracking, ray = (services.only_variables(settings, half) for half in ("tracking", "ray"))
+    tracking, ray = (services.start_variables(settings, half) for half in ("tracking", "ray"))
     assert "ray" not in tracking["COMPOSE_PROFILES"].split(",")
     assert tracking["JOBS_ADDRESS"] == ""
     assert "tracking" not in ray["COMPOSE_PROFILES"].split(",")
     assert ray["TRACKING_ADDRESS"] == ""
+    with pytest.raises(SettingsError, match="ONLY=grafana is unknown; use one of tracking, ray"):
+        services.start_variables(settings, "grafana")
 
 
 def test_ssh_command_forwards_every_page(root: Path) -> None:
@@ -258,27 +224,11 @@ def test_network_of_another_stack_is_reported(root: Path) -> None:
     assert "CLUSTER_NETWORK=10.213.76 overlaps with Docker's network vpn" in problem
 
 
-def compose_services() -> dict[str, dict[str, Any]]:
-    """Services of the shipped compose files, without inherited keys."""
-    found: dict[str, dict[str, Any]] = {}
-    for path in (CHECKOUT / "compose").glob("*.yaml"):
-        if path.name != "base.yaml" and not path.name.startswith("workers."):
-            for name, service in (yaml.safe_load(path.read_text()).get("services") or {}).items():
-                found[name] = {**found.get(name, {}), **service}
-    return found
-
-
-@pytest.mark.parametrize("service", services.SERVICES, ids=lambda service: service.name)
-def test_service_table_matches_compose_files(service: services.Service) -> None:
-    found = compose_services()[service.name]
-    assert found.get("profiles", []) == ([service.profile] if service.profile else [])
-    image = str(found.get("image", "mlplatform-ray"))
-    if service.built:
-        assert f"mlplatform-{service.built}" in image
-    assert (f"${{{service.image_setting}:-" in image) == bool(service.image_setting)
-    ports = " ".join(map(str, found.get("ports", [])))
-    assert all(f"${{{port.setting}:-" in ports for port in service.ports)
-    assert ports.count("127.0.0.1:$") == len(service.ports)
+@pytest.mark.parametrize("page", services.PAGES, ids=lambda page: page.setting)
+def test_page_is_published_by_its_service_on_loopback(page: services.Page) -> None:
+    found = services_of("*.yaml")[page.service]
+    assert any(port.startswith(f"127.0.0.1:${{{page.setting}:-") for port in found["ports"])
+    assert len(found["ports"]) == len([other for other in services.PAGES if other.service == page.service])
 
 
 def test_front_page_links_to_every_published_page() -> None:
@@ -288,23 +238,20 @@ def test_front_page_links_to_every_published_page() -> None:
     linked = {(tool["profile"] or None, tool["port"]) for tool in json.loads(text)}
     # The dashboard has the gateway's own address, and S3 has no page.
     others = ("RAY_PORT", "S3_PORT")
-    published = {
-        (service.profile, port.setting)
-        for service in services.SERVICES
-        for port in service.ports
-        if port.setting not in others
-    }
+    profiles = {name: (service.get("profiles") or [None])[0] for name, service in services_of("*.yaml").items()}
+    published = {(profiles[page.service], page.setting) for page in services.PAGES if page.setting not in others}
     assert linked == published
 
 
-def test_every_service_is_in_table() -> None:
-    of_a_verb = {"food11-data", "backup", "restore"}  # only their own verbs run them
-    assert set(compose_services()) - of_a_verb == {service.name for service in services.SERVICES}
+def test_every_published_port_is_a_page() -> None:
+    publishing = {name for name, service in services_of("*.yaml").items() if service.get("ports")}
+    # UDP, and the ports of pages at another address.
+    assert publishing - {"hub", "proxy"} == {page.service for page in services.PAGES}
 
 
 def test_jobs_share_no_network_with_services_without_login() -> None:
     names = ("alertmanager", "postgres-exporter", "dcgm-exporter", "amd-exporter", "postgres")
-    assert not [name for name in names if "cluster" in compose_services()[name]["networks"]]
+    assert not [name for name in names if "cluster" in services_of("*.yaml")[name]["networks"]]
 
 
 def test_only_what_jobs_or_prometheus_need_shares_network_of_ray() -> None:
@@ -325,35 +272,37 @@ def test_compose_secrets_equal_generated_secrets() -> None:
     assert {*re.findall(r"file: \.\./secrets/([\w.]+)", text)} == set(secrets_folder.FILES)
 
 
-def test_every_service_with_image_setting_is_in_table() -> None:
-    named = {name for name, service in compose_services().items() if "_IMAGE:-" in str(service.get("image"))}
-    assert named == {service.name for service in services.SERVICES if service.image_setting}
+def test_table_has_every_setting_of_an_image() -> None:
+    images = {name: str(service.get("image")) for name, service in services_of("*.yaml").items()}
+    named = {name: re.findall(r"\$\{(\w+_IMAGE):-", image) for name, image in images.items() if "_IMAGE:-" in image}
+    assert named == {name: [setting] for name, setting in services.IMAGE_SETTINGS.items()}
 
 
-def test_only_images_of_started_services_are_required(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("only", ["", "tracking"])
+def test_only_images_of_started_services_are_required(
+    root: Path, program: Callable[[str, str], Path], only: str
+) -> None:
     stack_env.write_env(root, HOST)
-    monkeypatch.setattr(images, "is_present", lambda image: False)
-    settings = StackSettings.load(root / ".env")
-
-    def needed(only: str, settings: StackSettings = settings) -> set[str]:
-        found = images.missing_builds(settings, services.profiles_of(settings, only))
-        return {image.removeprefix("mlplatform-").partition(":")[0] for image in found}
-
-    assert needed("") == {"platform", "minio", "ray", "notebook"}
-    assert needed("ray") == {"platform", "minio", "ray", "notebook"}
-    without_grafana = StackSettings.load(root / ".env", profiles="tracking")
-    assert needed("tracking", without_grafana) == {"platform", "minio"}
-    assert needed("", StackSettings.load(root / ".env", s3_image="quay.io/s3", profiles="")) == {"platform"}
+    found = {"postgres": {"image": "postgres:17"}, "ray-head": {"image": "mlplatform-ray:1"}}
+    found |= {name: {"image": f"mlplatform-{name}:1"} for name in ("minio", "platform")}
+    script = f"""case "$*" in
+  *"image inspect "*mlplatform-platform:1) echo sha256:1 ;;
+  *" config "*) echo "$COMPOSE_PROFILES" >{root}/profiles; echo '{json.dumps({"services": found})}' ;;
+esac"""
+    program("docker", script)
+    assert images.missing_builds(images.configured(root, only)) == ["mlplatform-minio:1", "mlplatform-ray:1"]
+    assert ("ray" in (root / "profiles").read_text().strip().split(",")) == (not only)
 
 
 def test_unpullable_image_error_names_setting_and_workaround() -> None:
     profiles = ["tracking", "grafana"]
-    problem = images._problem("grafana", "grafana/grafana:12.4", "a\nno such host\n", profiles)
+    grafana = {"image": "grafana/grafana:12.4", "profiles": ["grafana"]}
+    problem = images._problem("grafana", grafana, "a\nno such host\n", profiles)
     assert problem == (
         "The image grafana/grafana:12.4 of the service grafana cannot be pulled (no such host): set GRAFANA_IMAGE in "
         ".env to one that this host reaches, or leave the service out with COMPOSE_PROFILES=tracking."
     )
-    problem = images._problem("postgres", "postgres:17", "no such host", profiles)
+    problem = images._problem("postgres", {"image": "postgres:17"}, "no such host", profiles)
     assert problem.endswith("set POSTGRES_IMAGE in .env to one that this host reaches.")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mlplatform.errors import HostError
-from mlplatform.stack import backup, checkout, former, rotation, unfinished, upgrade
+from mlplatform.stack import checkout, former, unfinished, upgrade
 from mlplatform.stack.former import Former
 
 FACTS = {"from": "a" * 40, "to": "b" * 40, "from_version": "1.0", "to_version": "2.0", "only": ""}
@@ -58,11 +58,11 @@ def versions(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path / "checkout")
 
 
-def prepared(root: Path) -> Former:
+def prepared(root: Path, **changed: str) -> Former:
     """The folder of an upgrade that was killed, without images and settings."""
     folder = root / unfinished.UPGRADE
     folder.mkdir(parents=True)
-    (folder / unfinished.FACTS).write_text(json.dumps(FACTS))
+    (folder / unfinished.FACTS).write_text(json.dumps({**FACTS, **changed}))
     (folder / "images.json").write_text("{}")
     return Former(root, folder)
 
@@ -83,16 +83,6 @@ def test_own_change_that_would_block_a_return_is_found(versions: Checkout) -> No
     assert checkout.obstacles(versions.root, versions.old, versions.new) == []
     (versions.root / "platform/pyproject.toml").write_text("mine")
     assert checkout.obstacles(versions.root, versions.old, versions.new) == ["platform/pyproject.toml"]
-
-
-def test_interrupted_upgrade_blocks_other_changes(tmp_path: Path) -> None:
-    prepared(tmp_path)
-    with pytest.raises(HostError, match="`make upgrade` completes it"):
-        unfinished.check(tmp_path)
-    with pytest.raises(HostError, match="`make upgrade` completes it"):
-        list(rotation.rotate(tmp_path))
-    with pytest.raises(HostError, match="`make upgrade` completes it"):
-        list(backup.restore(tmp_path, str(tmp_path)))
 
 
 def test_interrupted_upgrade_is_continued_as_it_was_begun(versions: Checkout) -> None:
@@ -116,16 +106,6 @@ def test_half_removed_upgrade_is_none(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="run `make upgrade`"):
         upgrade.perform(tmp_path, print)
     assert not saved.failure
-
-
-def test_failure_is_remembered_and_folder_removed(tmp_path: Path) -> None:
-    saved = prepared(tmp_path)
-    assert (saved.failure, saved.has_dump) == ("", False)
-    saved.failure = "it broke"
-    again = Former(tmp_path, tmp_path / unfinished.UPGRADE)
-    assert again.failure == "it broke"
-    again.forget()
-    assert not (tmp_path / unfinished.UPGRADE).exists()
 
 
 def test_settings_are_restored_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,9 +159,7 @@ class Killed(BaseException):
 def test_killed_upgrade_continues_forwards_from_any_checkout(
     versions: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps, saved = Steps(monkeypatch), prepared(versions.root)
-    facts = json.dumps({**FACTS, "from": versions.old, "to": versions.new})
-    (versions.root / unfinished.UPGRADE / unfinished.FACTS).write_text(facts)
+    steps, saved = Steps(monkeypatch), prepared(versions.root, **{"from": versions.old, "to": versions.new})
     steps.errors["forwards"].append(Killed())
     with pytest.raises(Killed):
         upgrade.perform(versions.root, print)
@@ -194,9 +172,7 @@ def test_killed_upgrade_continues_forwards_from_any_checkout(
 
 
 def test_failed_upgrade_returns_until_that_is_done(versions: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps, saved = Steps(monkeypatch), prepared(versions.root)
-    facts = json.dumps({**FACTS, "from": versions.old, "to": versions.new})
-    (versions.root / unfinished.UPGRADE / unfinished.FACTS).write_text(facts)
+    steps, saved = Steps(monkeypatch), prepared(versions.root, **{"from": versions.old, "to": versions.new})
     steps.errors["forwards"].append(HostError("it broke.\nmore"))
     steps.errors["backwards"].append(Killed())
     with pytest.raises(Killed):

@@ -35,10 +35,8 @@ FILES = {
 
 @pytest.mark.parametrize(
     ("text", "work"),
-    [
-        pytest.param(SHARED, "/home/jovyan/work", id="shared"),
-        pytest.param(OF_PERSON, notebook_file.HOME, id="of a person"),
-    ],
+    [(SHARED, "/home/jovyan/work"), (OF_PERSON, notebook_file.HOME)],
+    ids=["shared", "of a person"],
 )
 def test_notebook_keeps_work_on_named_volume(text: str, work: str) -> None:
     described = yaml.safe_load(text)

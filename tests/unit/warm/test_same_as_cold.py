@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from warm import PATIENCE_SECONDS, Warm, inherited, running_template
 
-from mlplatform.warm import client
+from mlplatform.warm import client, notes
 from mlplatform.warm.variables import OF_DRIVERS
 
 PROGRAMS, MANY_PROGRAMS = 50, 200
@@ -334,3 +334,14 @@ def test_random_program_behaves_the_same(seed: int, warm: Warm, tmp_path: Path) 
     arguments: Any = rng.choice([[name], ["-u", name], ["-m", "program"], ["-c", text]])
     environment = {"NAME": rng.choice(["", "value", "with space"])}
     assert_same(warm, tmp_path, [*arguments, "a", "b"], environment=environment, stdin=b"one\ntwo\n" * rng.randrange(3))
+
+
+def test_note_of_warm_start_precedes_output(warm: Warm, tmp_path: Path) -> None:
+    """Also if writing it takes longer than the program."""
+    command = warm.command(["-c", "import sys; sys.stderr.write('ran\\n')"])
+    slow = "import time; note = client.note; client.note = lambda *a, **b: (time.sleep(0.5), note(*a, **b))"
+    command[3] = command[3].replace("client.python()", f"{slow}; client.python()")
+    log = tmp_path / "job-driver-mine.log"
+    with log.open("wb") as errors:
+        subprocess.run(command, stderr=errors, env=warm.environment(), check=True)
+    assert log.read_text() == f"{notes.WARM}\nran\n"

@@ -284,9 +284,9 @@ def notebook(
 
     root = root.absolute()
     if not remove:
-        made = notebooks.add(root, person)
-        print(f"The notebook of {person}{'' if made.started else ', as soon as `make up` has started it'}:\n")
-        print(f"  {made.link}\n")
+        link, started = notebooks.add(root, person)
+        print(f"The notebook of {person}{'' if started else ', as soon as `make up` has started it'}:\n")
+        print(f"  {link}\n")
         print("Whoever has the link can use it. Jobs, MLflow and storage need the person's own token: in a terminal of")
         print(f"this notebook, once, `mlplatform login` with the code of `mlplatform people add {person}`.")
         print("The shared notebook, which has everybody's accounts, ends with the next `make up`.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -108,10 +109,14 @@ def _swap(draft: Path, destination: Path, old: Path) -> None:
 
 
 @contextmanager
-def alone(destination: Path) -> Iterator[None]:
+def alone(destination: Path, note: str = "") -> Iterator[None]:
     """Admit one process at a time to `destination`, so that the ranks on a node fetch a data set once.
 
     The lock is on its parent folder, which leaves no lock file behind.
+
+    Args:
+        destination: a file or folder, which need not exist.
+        note: printed to standard error before waiting for another process.
     """
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +127,12 @@ def alone(destination: Path) -> Iterator[None]:
         ) from error
     try:
         with suppress(OSError):  # a file system without locks
-            fcntl.flock(folder, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if note:
+                    print(note, file=sys.stderr, flush=True)
+                fcntl.flock(folder, fcntl.LOCK_EX)
         yield
     finally:
         os.close(folder)

@@ -20,11 +20,8 @@ from mlplatform.services import buckets, store
 from mlplatform.services.secret_files import secret, values
 from mlplatform.settings.storage import BUCKETS, StorageSettings
 
-
-def storage() -> None:
-    """Create roles and databases in Postgres, and buckets, accounts and policies in the object store."""
-    make_databases()
-    make_buckets()
+OWNERS = {"gateway": "gateway", "mlflow": "mlflow", "mlflow_auth": "mlflow"}
+"""Database -> role that owns it."""
 
 
 def make_databases() -> None:
@@ -48,7 +45,7 @@ def make_databases() -> None:
             cursor.execute(sql.SQL("{} ROLE {} LOGIN PASSWORD {}").format(verb, sql.Identifier(role), verifier))
         cursor.execute("GRANT pg_monitor TO exporter")
         cursor.execute("GRANT pg_read_all_data TO backup")
-        for database, owner in (("mlflow", "mlflow"), ("mlflow_auth", "mlflow"), ("gateway", "gateway")):
+        for database, owner in OWNERS.items():
             cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (database,))
             if not cursor.fetchone():
                 cursor.execute(
@@ -98,6 +95,12 @@ def _connect(name: str, *accounts: dict[str, Any]) -> Any:
     )
 
 
+def has_table(cursor: Any, table: str) -> bool:
+    """Return whether a service has made its tables; one that has never been started has none."""
+    cursor.execute("SELECT to_regclass(%s)", (table,))
+    return cursor.fetchone()[0] is not None
+
+
 def make_buckets() -> None:
     """Create the buckets with their versions; make the accounts of our own, and check those of another server."""
     settings = StorageSettings.load()
@@ -121,18 +124,14 @@ def tracking() -> None:
     """Upgrade MLflow's databases to the version of this image and create its accounts."""
     _connect("postgres_mlflow", {"service": "mlflow"}).close()
     subprocess.run(["mlflow", "db", "upgrade", "postgresql+psycopg2:///mlflow?service=mlflow"], check=True)
-    mlflow_server.set_accounts(mlflow_accounts())
-    print("MLflow: databases are up to date and accounts as declared.")
-
-
-def mlflow_accounts() -> list[tuple[str, str]]:
-    """Return user and password of each of the platform's accounts in MLflow."""
     accounts = [read_mlflow_account(secret(f"mlflow_{name}")) for name in ("admin", "gateway", "job", "person")]
-    return [*accounts, ("prometheus", secret("metrics_password").read_text())]
+    mlflow_server.set_accounts([*accounts, ("prometheus", secret("metrics_password").read_text())])
+    print("MLflow: databases are up to date and accounts as declared.")
 
 
 if __name__ == "__main__":
     try:
-        {"storage": storage, "tracking": tracking}[sys.argv[1]]()
+        for step in {"storage": (make_databases, make_buckets), "tracking": (tracking,)}[sys.argv[1]]:
+            step()
     except SettingsError as error:
         sys.exit(str(error))

@@ -79,17 +79,7 @@ def owner(settings: StorageSettings) -> tuple[str, str]:
     """
     if not settings.external:
         return "root", secret("store_root_password").read_text()
-    return _account("owner", settings)
-
-
-def _account(role: str, settings: StorageSettings) -> tuple[str, str]:
-    try:
-        return read_s3_account(secret(f"s3_{role}"))
-    except KeyError as error:
-        raise SettingsError(
-            f"secrets/s3_{role} has no account for {settings.endpoint}: write aws_access_key_id and "
-            "aws_secret_access_key below a line [default] into it."
-        ) from error
+    return read_s3_account(secret("s3_owner"))
 
 
 def make_buckets(client: S3Client, settings: StorageSettings) -> None:
@@ -103,7 +93,10 @@ def make_buckets(client: S3Client, settings: StorageSettings) -> None:
     bucket = ""
     try:
         for bucket in BUCKETS:
-            if not _exists(client, bucket):
+            try:
+                # Not HEAD, whose answers name no reason.
+                client.list_objects_v2(Bucket=bucket, MaxKeys=1)
+            except client.exceptions.NoSuchBucket:
                 client.create_bucket(Bucket=bucket)
             client.put_object(Bucket=bucket, Key=_PROBE, Body=b"")
             client.delete_object(Bucket=bucket, Key=_PROBE)
@@ -129,7 +122,7 @@ def check_roles(settings: StorageSettings) -> None:
     from botocore.exceptions import ClientError
 
     for role, rights in RIGHTS.items():
-        client = client_of(settings, _account(role, settings))
+        client = client_of(settings, read_s3_account(secret(f"s3_{role}")))
         for bucket in rights:
             try:
                 client.list_objects_v2(Bucket=bucket, MaxKeys=1)
@@ -210,16 +203,3 @@ def set_versioning(
         client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": status})
     finally:
         client.meta.events.unregister(event, add)
-
-
-def _exists(client: S3Client, bucket: str) -> bool:
-    from botocore.exceptions import ClientError
-
-    try:
-        # Not HEAD, whose answers name no reason.
-        client.list_objects_v2(Bucket=bucket, MaxKeys=1)
-    except ClientError as error:
-        if error.response["Error"]["Code"] != "NoSuchBucket":
-            raise
-        return False
-    return True

@@ -30,10 +30,16 @@ def visible() -> int:
     """Return the number of GPUs that a new process can open."""
     if not shutil.which("nvidia-smi"):
         return sum(map(_opens, Path("/dev/dri").glob("renderD*"))) if _opens(Path("/dev/kfd")) else 0
+    return of_nvidia()
+
+
+def of_nvidia() -> int:
+    """Return the number of GPUs that `nvidia-smi` lists; 0 if it is missing, fails or hangs."""
     try:
         done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=60)
-    except subprocess.TimeoutExpired:
+    except (FileNotFoundError, subprocess.TimeoutExpired):
         return 0
+    # The instances of a divided GPU (MIG) are listed below it, on lines of their own.
     return 0 if done.returncode else len(re.findall(r"^GPU ", done.stdout, re.M))
 
 

@@ -53,14 +53,12 @@ class Hub:
 
     def hosts(self) -> dict[str, dict[str, str]]:
         """Return the public key and the addresses (CIDR) of each host, by its name."""
-        return _read_json(self._file)
+        return dict(json.loads(self._file.read_text())) if self._file.exists() else {}
 
     def public_key(self) -> str:
         """Return the key by which hosts recognize the hub; creates it at the first call."""
         if not self._key.exists():
-            with atomic.new_file(self._key) as draft:
-                draft.touch(mode=0o600)
-                draft.write_text(wireguard.run("wg", "genkey"))
+            atomic.write(self._key, wireguard.run("wg", "genkey"), 0o600)
         return wireguard.run("wg", "pubkey", data=self._key.read_text()).strip()
 
     def register(self, name: str, key: str) -> dict[str, str]:
@@ -77,7 +75,7 @@ class Hub:
         if addresses is None:
             raise HostError(f"{len(taken)} hosts have joined, and no more can: remove one with `make remove-host`.")
         hosts[name] = {"key": key, "addresses": addresses}
-        _write_json(self._file, hosts)
+        atomic.write(self._file, json.dumps(hosts, indent=2))
         return hosts[name]
 
     def forget(self, name: str) -> dict[str, str]:
@@ -90,7 +88,7 @@ class Hub:
         if name not in hosts:
             raise HostError(f"No host {name!r} has joined; those that have: {', '.join(sorted(hosts)) or 'none'}.")
         host = hosts.pop(name)
-        _write_json(self._file, hosts)
+        atomic.write(self._file, json.dumps(hosts, indent=2))
         return host
 
     # --- The interface ---
@@ -125,39 +123,24 @@ class Hub:
         wireguard.run("ip", "route", "delete", host["addresses"], "dev", wireguard.INTERFACE)
 
 
-def run(hub: Hub) -> int:
-    """Serve until the interface's process or the name server ends."""
+def run(hub: Hub) -> None:
+    """Serve until the interface's process or the name server ends.
+
+    Raises:
+        HostError: one has ended.
+    """
     hub.set_up()
-    names = subprocess.Popen(
-        [
-            "dnsmasq",
-            "--keep-in-foreground",
-            # No capability to change them.
-            "--user=root",
-            "--group=",
-            "--no-resolv",
-            "--no-hosts",
-            # Docker's resolver has the containers' names.
-            "--server=127.0.0.11",
-            "--cache-size=0",
-            f"--listen-address={hub.address}",
-            "--bind-interfaces",
-            "--pid-file=",
-            "--log-facility=-",
-        ]
-    )
+    options = [
+        *("--keep-in-foreground", "--no-hosts", "--cache-size=0", "--pid-file=", "--log-facility=-"),
+        # No capability to change them.
+        *("--user=root", "--group="),
+        # Docker's resolver has the containers' names.
+        *("--no-resolv", "--server=127.0.0.11"),
+        *(f"--listen-address={hub.address}", "--bind-interfaces"),
+    ]
+    names = subprocess.Popen(["dnsmasq", *options])
     ended, _ = os.wait()
-    print(f"The {'name server' if ended == names.pid else 'interface'} has ended.", file=sys.stderr)
-    return 1
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    return dict(json.loads(file.read_text())) if file.exists() else {}
-
-
-def _write_json(file: Path, content: dict[str, Any]) -> None:
-    with atomic.new_file(file) as draft:
-        draft.write_text(json.dumps(content, indent=2))
+    raise HostError(f"The {'name server' if ended == names.pid else 'interface'} has ended.")
 
 
 def add(hub: Hub, name: str) -> dict[str, Any]:
@@ -180,24 +163,21 @@ def add(hub: Hub, name: str) -> dict[str, Any]:
     return {"addresses": host["addresses"], "key": key, "hub_key": hub.public_key()}
 
 
-def main(arguments: list[str]) -> int:
-    """Run one command; errors are one sentence on standard error."""
-    command, network, *names = arguments
-    hub, name = Hub(FOLDER, network), "".join(names)
-    try:
-        if command == "run":
-            return run(hub)
-        if command == "add":
-            print(json.dumps(add(hub, name)))
-        elif command == "remove":
-            hub.disconnect(hub.forget(name))
-        else:
-            print(json.dumps(hub.hosts()))
-    except PlatformError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    return 0
+def main(command: str, network: str, name: str = "") -> None:
+    """Run one command."""
+    hub = Hub(FOLDER, network)
+    if command == "run":
+        run(hub)
+    elif command == "add":
+        print(json.dumps(add(hub, name)))
+    elif command == "remove":
+        hub.disconnect(hub.forget(name))
+    else:
+        print(json.dumps(hub.hosts()))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        main(*sys.argv[1:])
+    except PlatformError as error:
+        sys.exit(str(error))

@@ -13,26 +13,25 @@ from mlplatform.errors import PlatformError
 from mlplatform.services import wireguard
 
 
-def main(arguments: list[str]) -> int:
-    """Connect, then wait; errors are one sentence on standard error."""
-    network, addresses, endpoint, hub_key, key_file = arguments
+def main(network: str, addresses: str, endpoint: str, hub_key: str, key_file: str) -> int:
+    """Connect, then wait; return the exit status of the interface's process.
+
+    Raises:
+        HostError: the interface cannot be created or set up.
+    """
     everything = f"{network}.0/24"
-    try:
-        process = wireguard.create()
-        wireguard.run("wg", "set", wireguard.INTERFACE, "private-key", key_file)
-        wireguard.run(
-            *("wg", "set", wireguard.INTERFACE, "peer", hub_key, "endpoint", endpoint),
-            *("allowed-ips", everything, "persistent-keepalive", str(wireguard.KEEPALIVE_SECONDS)),
-        )
-        wireguard.run("ip", "link", "set", wireguard.INTERFACE, "up")
-        # Docker's route says that the whole network is here; all but this host's addresses is at the stack.
-        wireguard.run("ip", "route", "replace", addresses, "dev", wireguard.LAN)
-        wireguard.run("ip", "route", "replace", everything, "dev", wireguard.INTERFACE)
-        wireguard.succeeds("ip", "route", "delete", everything, "dev", wireguard.LAN)
-        wireguard.answer_for_others()
-    except PlatformError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
+    process = wireguard.create()
+    wireguard.run("wg", "set", wireguard.INTERFACE, "private-key", key_file)
+    wireguard.run(
+        *("wg", "set", wireguard.INTERFACE, "peer", hub_key, "endpoint", endpoint),
+        *("allowed-ips", everything, "persistent-keepalive", str(wireguard.KEEPALIVE_SECONDS)),
+    )
+    wireguard.run("ip", "link", "set", wireguard.INTERFACE, "up")
+    # Docker's route says that the whole network is here; all but this host's addresses is at the stack.
+    wireguard.run("ip", "route", "replace", addresses, "dev", wireguard.LAN)
+    wireguard.run("ip", "route", "replace", everything, "dev", wireguard.INTERFACE)
+    wireguard.succeeds("ip", "route", "delete", everything, "dev", wireguard.LAN)
+    wireguard.answer_for_others()
     if process is None:
         signal.pause()
         return 0
@@ -40,4 +39,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(*sys.argv[1:]))
+    except PlatformError as error:
+        sys.exit(str(error))

@@ -103,14 +103,8 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def main() -> None:
-    """Change the owners, and print the volumes that were changed."""
+if __name__ == "__main__":
     try:
         give_all(VOLUMES)
     except PlatformError as error:
-        print(error, file=sys.stderr)
-        sys.exit(error.exit_code)
-
-
-if __name__ == "__main__":
-    main()
+        sys.exit(str(error))

@@ -8,11 +8,11 @@ and decrypts with the new secret or the present one, so the program may be repea
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 
 from mlplatform.errors import SettingsError
 from mlplatform.services import bootstrap
-from mlplatform.services.encrypted_column import encrypt_again
 from mlplatform.services.secret_files import NEXT, secret, values
 
 
@@ -29,15 +29,50 @@ def change_databases() -> None:
             print(f"MLflow: the secret of webhook {webhook} has another key: delete that webhook, and add it again.")
 
 
+def encrypt_again(database: str, table: str, column: str, keys: Sequence[str]) -> tuple[int, list[str]]:
+    """Encrypt a column with the first of the keys. All rows change in one transaction.
+
+    MLflow has no command for its key, which `EncryptedString` of its registry's models reads one of (mlflow 3.17.2).
+
+    Args:
+        database: SQLAlchemy URL.
+        table: name of the table.
+        column: name of its column with text that `cryptography.fernet` has encrypted, or NULL.
+        keys: keys of `cryptography.fernet`, the new one first.
+
+    Returns:
+        Number of encrypted rows, and the identities of those that none of the keys has encrypted. These stay as they
+        are: the gateway and MLflow could not read them before, either.
+    """
+    import sqlalchemy
+    from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+
+    ciphers = MultiFernet([Fernet(key.strip()) for key in keys])
+    engine = sqlalchemy.create_engine(database, hide_parameters=True)
+    count, unreadable = 0, []
+    with engine.begin() as connection:
+        rows = sqlalchemy.Table(table, sqlalchemy.MetaData(), autoload_with=connection, resolve_fks=False)
+        identity, text = list(rows.primary_key), rows.c[column]
+        for *values, value in connection.execute(sqlalchemy.select(*identity, text).where(text.is_not(None))).all():
+            try:
+                encrypted = ciphers.rotate(value.encode()).decode()
+            except InvalidToken:
+                unreadable.append("/".join(map(str, values)))
+                continue
+            row = [key == one for key, one in zip(identity, values, strict=True)]
+            connection.execute(rows.update().where(*row).values({column: encrypted}))
+            count += 1
+    engine.dispose()
+    return count, unreadable
+
+
 def _changes(name: str) -> bool:
     return (NEXT / name).exists()
 
 
 def _has_table(database: str, table: str) -> bool:
-    """Return whether a service has made its tables; one that has never been started has none."""
     with closing(bootstrap.connect_as_superuser(database)) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT to_regclass(%s)", (f"public.{table}",))
-        return cursor.fetchone()[0] is not None
+        return bootstrap.has_table(cursor, table)
 
 
 def _address(database: str) -> str:

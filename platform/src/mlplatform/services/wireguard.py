@@ -31,11 +31,12 @@ def create() -> subprocess.Popen[bytes] | None:
     Raises:
         HostError: neither kind can be created.
     """
-    if exists() or succeeds("ip", "link", "add", INTERFACE, "type", "wireguard"):
+    exists = ("ip", "link", "show", INTERFACE)
+    if succeeds(*exists) or succeeds("ip", "link", "add", INTERFACE, "type", "wireguard"):
         return None
     process = subprocess.Popen(["wireguard-go", "--foreground", INTERFACE])
     deadline = time.monotonic() + _START_SECONDS
-    while not exists():
+    while not succeeds(*exists):
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
             raise HostError(
@@ -49,11 +50,6 @@ def create() -> subprocess.Popen[bytes] | None:
 def answer_for_others() -> None:
     """Answer ARP requests at once: by default an answer for somebody else's address waits for up to 0.8 s."""
     run("ip", "ntable", "change", "name", "arp_cache", "dev", LAN, "proxy_delay", "0")
-
-
-def exists() -> bool:
-    """Return whether the interface exists."""
-    return succeeds("ip", "link", "show", INTERFACE)
 
 
 def succeeds(*command: str) -> bool:

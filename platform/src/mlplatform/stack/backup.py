@@ -12,14 +12,12 @@ from typing import Any
 from mlplatform.contract import BACKUP_SERVERS
 from mlplatform.errors import HostError, SettingsError, StorageError
 from mlplatform.files import atomic
+from mlplatform.services.backup.repository import FOLDER
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import checkout, services, unfinished
+from mlplatform.stack import checkout, env_file, services, unfinished
 from mlplatform.stack import compose as stack_compose
 from mlplatform.stack.docker import compose, output
-from mlplatform.stack.secrets_folder import FILES, S3_ROLES
-
-TARGET = "/target"
-"""Mount point, in the containers, of a folder of the host."""
+from mlplatform.stack.secrets_folder import FILES, S3_ROLES, TO_FILL_IN
 
 _HAS_DATA = 3
 
@@ -39,13 +37,11 @@ def backup(root: Path, target: str, *, with_secrets: bool = False) -> None:
     command = compose(root, "run", "--rm", "--no-TTY")
     if with_secrets:
         command += ["--volume", f"{root / 'secrets'}:/backup/secrets:ro"]
-    address = target
     if not target.startswith(BACKUP_SERVERS):
         folder = Path(target).expanduser().absolute()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        command += ["--volume", f"{folder}:{TARGET}"]
-        address = TARGET
-    command += ["backup", "save", address, target, *map(str, keep)]
+        command += ["--volume", f"{folder}:{FOLDER}"]
+    command += ["backup", "save", target, *map(str, keep)]
     if subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode:
         raise StorageError(f"No backup was made at {target}: the reason is above.")
 
@@ -67,12 +63,12 @@ def restore(root: Path, source: str, snapshot: str = "latest", *, force: bool = 
         HostError: the stack has data, another change of it was interrupted, or it did not start.
     """
     unfinished.check(root, "restore")
-    mounts, arguments = _source(source, snapshot)
-    verified = _in_container(root, mounts, "verify", *arguments, stdout=subprocess.PIPE)
+    mounts = _mounts(source)
+    verified = _in_container(root, mounts, "verify", source, snapshot, stdout=subprocess.PIPE)
     if verified.returncode:
         raise StorageError(f"{source} was not restored and nothing was changed: the reason is above.")
     # The snapshot that was verified: meanwhile, the timer may have added one that is now the latest.
-    arguments[2:] = verified.stdout.split()[-1:]
+    snapshot = verified.stdout.split()[-1]
     _start_storage(root)
     status = _in_container(root, [], "has-data").returncode
     if status == _HAS_DATA and not (force or unfinished.has(root, "restore")):
@@ -80,25 +76,25 @@ def restore(root: Path, source: str, snapshot: str = "latest", *, force: bool = 
     if status not in (0, _HAS_DATA):
         raise HostError("The stack's storage does not answer: the reason is above.")
     checkout.state_folder(root)
-    atomic.write(root / unfinished.RESTORE, " SNAPSHOT=".join([source, *arguments[2:]]))
+    atomic.write(root / unfinished.RESTORE, f"{source} SNAPSHOT={snapshot}")
     _stop_all_but_storage(root)
     with tempfile.TemporaryDirectory(prefix="mlplatform-restore-") as handover:
         mounts += ["--volume", f"{handover}:/handover"]
-        if _in_container(root, mounts, "apply", *arguments).returncode:
+        if _in_container(root, mounts, "apply", source, snapshot).returncode:
             raise StorageError("The restore is unfinished: the reason is above. Correct it and repeat the command.")
         yield from _adopt(root, Path(handover))
     (root / unfinished.RESTORE).unlink()
     stack_compose.up(root)
 
 
-def _source(source: str, snapshot: str) -> tuple[list[str], list[str]]:
-    """Return the mounts and arguments with which a container reads a backup."""
+def _mounts(source: str) -> list[str]:
+    """Return the options with which a container reads a backup."""
     if source.startswith(BACKUP_SERVERS):
-        return [], [source, source, snapshot]
+        return []
     path = Path(source).expanduser().absolute()
     if not path.is_dir():
         raise SettingsError(f"No backup was found at {path}; name its folder or server with FROM=.")
-    return ["--volume", f"{path}:{TARGET}:ro"], [TARGET, source, snapshot]
+    return ["--volume", f"{path}:{FOLDER}:ro"]
 
 
 def _in_container(root: Path, mounts: list[str], *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -131,19 +127,14 @@ def _adopt(root: Path, handover: Path) -> Iterator[str]:
     after = merged(before, saved.read_text() if saved.is_file() else "")
     if after != before:
         atomic.write(root / ".env", after)
-        changed = sorted(set(after.splitlines()) - set(before.splitlines()))
-        yield from (f"adopted {line}" for line in changed)
+    yield from (f"adopted {line}" for line in sorted(set(after.splitlines()) - set(before.splitlines())))
     yield "kept this host's settings: memory, GPUs, prefix, network, ports, images and mirrors"
     folder = handover / "secrets"
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    for name in names:
-        if name in FILES and name not in _OF_THE_VOLUMES:
-            target = root / "secrets" / name
-            mode = target.stat().st_mode & 0o777 if target.exists() else 0o444
-            with atomic.new_file(target) as draft:
-                draft.write_bytes((folder / name).read_bytes())
-                draft.chmod(mode)
-    if names:
+    for name in FILES.keys() - _OF_THE_VOLUMES:
+        if (folder / name).is_file():
+            mode = 0o644 if name in TO_FILL_IN else 0o444
+            atomic.write(root / "secrets" / name, (folder / name).read_text(), mode)
+    if folder.is_dir():
         yield "adopted the secrets of the backup, except those of this host's volumes"
     else:
         yield (
@@ -155,9 +146,5 @@ def _adopt(root: Path, handover: Path) -> Iterator[str]:
 def merged(current: str, saved: str) -> str:
     """Return settings with the values of a backup where they do not belong to the host."""
     adopted = dict(re.findall(r"^([A-Z0-9_]+)=(.*)$", saved, re.M))
-    values = {name: value for name, value in adopted.items() if name not in StackSettings.of_host()}
-
-    def line(found: re.Match[str]) -> str:
-        return f"{found[1]}={values[found[1]]}" if found[1] in values else found[0]
-
-    return re.sub(r"^([A-Z0-9_]+)=.*$", line, current, flags=re.M)
+    names = set(re.findall(r"^([A-Z0-9_]+)=", current, re.M)) & adopted.keys() - StackSettings.of_host()
+    return env_file.changed(current, {name: adopted[name] for name in names})

@@ -19,9 +19,6 @@ from mlplatform.files import atomic, checksums
 from mlplatform.settings.environment import shell_environment
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import images
-from mlplatform.stack.services import SERVICES
-
-_OURS = "mlplatform-"
 
 _PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 """Versions for whose command line an archive has the packages."""
@@ -41,8 +38,10 @@ def write(root: Path, target: Path) -> str:
     """
     settings = StackSettings.load(root / ".env")
     images.pull_missing(root)
-    names = {*map(images.tagged, images.chosen(root).values()), *_optional(settings.version)}
-    packages = f"{_OURS}bundle:{settings.version}-{platform.machine()}"
+    started = (images.tagged(service["image"]) for service in images.configured(root).values())
+    # Also those of services that can be turned on later.
+    names = {*started, *images.built(settings.version)}
+    packages = f"mlplatform-bundle:{settings.version}-{platform.machine()}"
     with tempfile.TemporaryDirectory(prefix="mlplatform-wheels-") as folder:
         _download(root, Path(folder) / _WHEELS)
         _build(packages, Path(folder))
@@ -65,12 +64,6 @@ def _save(names: Sequence[str], packed: gzip.GzipFile) -> None:
             shutil.copyfileobj(process.stdout, packed, 1 << 20)
     if process.returncode:
         raise HostError(f"`docker save` exited with {process.returncode}; the reason is above.")
-
-
-def _optional(version: str) -> list[str]:
-    """Images of ours that this host has built, for services that can be turned on later."""
-    built = {service.built for service in SERVICES} - {""}
-    return [name for name in (f"{_OURS}{kind}:{version}" for kind in sorted(built)) if images.is_present(name)]
 
 
 def _download(root: Path, folder: Path) -> None:

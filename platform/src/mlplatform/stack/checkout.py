@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 import tomllib
 from pathlib import Path
 
-from mlplatform.errors import HostError
 from mlplatform.files import atomic
+from mlplatform.stack.docker import answer, output
 
 _STATE = ".stack"
 
@@ -28,8 +26,6 @@ def state_folder(root: Path) -> Path:
 
 def commit(root: Path, name: str = "HEAD") -> str:
     """Return the commit that a name means; empty if there is none, or if `root` is not the top of a checkout."""
-    if not shutil.which("git"):
-        return ""
     top = _answer(root, "rev-parse", "--show-toplevel")
     if not top or Path(top).resolve() != root.resolve():
         return ""
@@ -49,15 +45,13 @@ def obstacles(root: Path, one: str, other: str) -> list[str]:
     return [path for path in changed if path in differing]
 
 
-def switch(root: Path, name: str, *, detach: bool = False) -> None:
-    """Check out a branch, tag or commit; changes of the operator's are kept.
+def switch(root: Path, name: str) -> None:
+    """Check out a commit; changes of the operator's are kept.
 
     Raises:
         HostError: git refuses.
     """
-    result = _git(root, "checkout", "--quiet", *(["--detach"] if detach else []), name)
-    if result.returncode:
-        raise HostError(f"git cannot check out {name}: {result.stderr.strip()}")
+    output("git", "-C", str(root), "checkout", "--quiet", "--detach", name)
 
 
 def record_start(root: Path, only: str | None) -> None:
@@ -74,10 +68,5 @@ def started(root: Path) -> dict[str, str]:
 
 
 def _answer(root: Path, *arguments: str) -> str:
-    """Return what git prints; empty if it fails."""
-    result = _git(root, *arguments)
-    return "" if result.returncode else result.stdout.strip()
-
-
-def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+    """Return what git prints; empty if it fails or is not installed."""
+    return answer("git", "-C", str(root), *arguments)

@@ -6,7 +6,6 @@ the host. Its images are those that `make build` has built.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
@@ -58,29 +57,19 @@ def run(root: Path, job: job_file.Submission, check: str, logs: Path) -> int:
         The exit status of the job's entry point, or that of the check if the job has succeeded.
 
     Raises:
-        HostError: another run uses this checkout, or the stack cannot be started or removed.
+        HostError: the stack cannot be started or removed.
         JobError: the job is rejected.
     """
     for number in _ENDING:
         # As an exception does, also where the shell ignores Ctrl-C.
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-    with _alone(root), _stack(root, logs) as stack:
+    note = f"Another `make ci` uses {root}; this one starts when that has ended."
+    with atomic.alone(root / FOLDER, note), _stack(root, logs) as stack:
         with Jobs(stack_env.client_settings(stack)) as client:
             done = _run_job(client, job, logs)
         if done.status != "SUCCEEDED":
             return _of_shell(done.exit_code or 1)
         return _check(check, stack, job, done.id) if check else 0
-
-
-@contextmanager
-def _alone(root: Path) -> Iterator[None]:
-    """Hold a lock on the checkout."""
-    with root.joinpath(".ci-lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise HostError(f"Another `make ci` uses {root}; wait for it, or use another checkout.") from None
-        yield
 
 
 @contextmanager

@@ -1,9 +1,8 @@
-"""Start of the stack with Docker Compose, and its data volume."""
+"""Start of the stack with Docker Compose."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import socket
 import subprocess
 import sys
@@ -14,8 +13,8 @@ from mlplatform.errors import HostError
 from mlplatform.settings.environment import environment
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import checkout, entrance, images, notebooks
-from mlplatform.stack.docker import compose
-from mlplatform.stack.services import GPU_EXPORTERS, GPU_METRICS, only_variables, profiles_of
+from mlplatform.stack.docker import compose, failed
+from mlplatform.stack.services import GPU_EXPORTERS, GPU_METRICS, profiles_of, start_variables
 
 START_TIMEOUT = 300
 """Seconds after which a service that is still not healthy counts as failed."""
@@ -34,7 +33,7 @@ def up(root: Path, only: str | None = None) -> None:
     profiles = profiles_of(settings, only)
     variables = {
         **environment(),
-        **only_variables(settings, only),
+        **start_variables(settings, only),
         "COMPOSE_PROFILES": ",".join(profile for profile in profiles if profile != GPU_METRICS),
         # Otherwise exporters would label the host's GPUs with the id of their container.
         "HOST_NAME": socket.gethostname(),
@@ -42,7 +41,8 @@ def up(root: Path, only: str | None = None) -> None:
         **timer_variables(root, settings),
         "ALERTS_DIGEST": _digest(root / "secrets" / "alertmanager.yml"),
     }
-    make_food11_volume(root)
+    # Outside of Compose, so that no `down --volumes` removes the data set.
+    subprocess.run(["docker", "volume", "create", settings.food11_volume], check=True, stdout=subprocess.DEVNULL)
     images.pull_missing(root, only)
     notebooks.before_start(root)
     command = compose(root, "up", "--detach", "--no-build", "--remove-orphans", "--wait", "--wait-timeout")
@@ -93,29 +93,9 @@ def _digest(path: Path) -> str:
 
 def _last_lines(root: Path) -> str:
     """Return the last lines of each container that exited with an error or is unhealthy."""
-    listing = subprocess.run(
-        compose(root, "--profile", "*", "ps", "--all", "--format", "json"), capture_output=True, text=True, check=False
-    )
     parts = []
-    for container in map(json.loads, listing.stdout.splitlines()):
-        if container["Health"] == "unhealthy":
-            state = "is unhealthy"
-        elif container["State"] in ("exited", "restarting", "dead") and container["ExitCode"]:
-            state = f"exited with {container['ExitCode']}"
-        else:
-            continue
-        logs = subprocess.run(
-            ["docker", "logs", "--tail", "5", container["Name"]],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        parts.append(f"\n{container['Name']} {state}:\n{logs.stdout.strip()}")
+    for _, name, state in failed(root):
+        command = ["docker", "logs", "--tail", "5", name]
+        logs = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        parts.append(f"\n{name} {state}:\n{logs.stdout.strip()}")
     return "".join(parts)
-
-
-def make_food11_volume(root: Path) -> None:
-    """Create the data set's volume outside of Compose, so that no `down --volumes` removes it."""
-    name = StackSettings.load(root / ".env").food11_volume
-    subprocess.run(["docker", "volume", "create", name], check=True, stdout=subprocess.DEVNULL)

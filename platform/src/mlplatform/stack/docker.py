@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from mlplatform.errors import HostError
 
 
-def compose(root: Path, *arguments: str) -> list[str]:
+def compose(root: Path, *arguments: str, env: str = ".env", file: str = "compose/compose.yaml") -> list[str]:
     """Return the `docker compose` command on a checkout's files, as in the Makefile."""
-    files = ["--env-file", str(root / ".env"), "--file", str(root / "compose" / "compose.yaml")]
-    return ["docker", "compose", *files, *arguments]
+    return ["docker", "compose", "--env-file", str(root / env), "--file", str(root / file), *arguments]
 
 
 def output(*command: str, **options: Any) -> str:
@@ -50,3 +51,14 @@ def running(root: Path) -> set[str]:
         HostError: Compose rejects the files or the settings.
     """
     return set(output(*compose(root, "--profile", "*", "ps", "--services")).split())
+
+
+def failed(root: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield service, name and state of each container of the stack that failed, restarts or is unhealthy."""
+    listing = answer(*compose(root, "--profile", "*", "ps", "--all", "--format", "json"))
+    for container in map(json.loads, listing.splitlines()):
+        state, code = container["State"], container["ExitCode"]
+        if container.get("Health") == "unhealthy":
+            yield container["Service"], container["Name"], "is unhealthy"
+        elif state == "restarting" or (state in ("created", "exited", "dead") and code):
+            yield container["Service"], container["Name"], f"exited with {code}"

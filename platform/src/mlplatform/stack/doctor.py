@@ -12,7 +12,7 @@ from typing import Any
 
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import LOOPBACK, PROXY, StackSettings
-from mlplatform.stack import drivers, engine, firewall, images, networks, notebooks, secrets_folder, services, sizing
+from mlplatform.stack import drivers, engine, images, networks, notebooks, secrets_folder, sizing
 from mlplatform.stack.docker import answer, running
 from mlplatform.stack.host import this_host
 from mlplatform.stack.services import pages
@@ -35,24 +35,25 @@ def check_host(root: Path, only: str | None = None) -> list[str]:
         SettingsError: `.env` is missing or has an invalid value.
     """
     settings = StackSettings.load(root / ".env")
-    profiles = services.profiles_of(settings, only)
     problems = [*engine.problems()]
     if not problems:
+        services = images.configured(root, only)
         info = json.loads(answer("docker", "info", "--format", "{{json .}}"))
         options = info.get("SecurityOptions") or []
         problems += [
             *engine.restrictions(root, settings, options, Path("/dev")),
             *_accelerator_problems(root, settings, info),
-            *_name_problems(settings, profiles),
+            *_name_problems(settings, {service.get("container_name") for service in services.values()}),
             *_disk_problems(Path(info["DockerRootDir"]), settings.disk_needed),
-            *_image_problems(settings, profiles),
-            *_port_problems(root, settings, profiles, running(root), options),
+            *(f"The image {image} is not built: run `make build`." for image in images.missing_builds(services)),
+            *_port_problems(root, settings, set(services) - running(root), options),
             *_network_problems(settings, networks.subnets()),
         ]
-    problems += [*_account_problems(root, settings), *sizing.shared_gpus(settings, host := this_host())]
+    problems += secrets_folder.account_problems(root / "secrets", settings)
+    problems += sizing.shared_gpus(settings, host := this_host())
     if problems:
         raise HostError("\n".join(problems))
-    return [*sizing.misfits(settings, host), *firewall.notes(settings)]
+    return [*sizing.misfits(settings, host), *networks.metadata_notes(settings)]
 
 
 def _accelerator_problems(root: Path, settings: StackSettings, info: dict[str, Any]) -> Iterator[str]:
@@ -81,24 +82,11 @@ def _disk_problems(docker_root: Path, needed: int) -> Iterator[str]:
         )
 
 
-def _image_problems(settings: StackSettings, profiles: list[str]) -> Iterator[str]:
-    for image in images.missing_builds(settings, profiles):
-        yield f"The image {image} is not built: run `make build`."
-
-
-def _account_problems(root: Path, settings: StackSettings) -> Iterator[str]:
-    for name in secrets_folder.without_account(root / "secrets", settings):
-        yield (
-            f"secrets/{name} has no account for S3_ENDPOINT_URL={settings.s3_endpoint}: write aws_access_key_id and "
-            "aws_secret_access_key below a line [default] into it."
-        )
-
-
 def _port_problems(
-    root: Path, settings: StackSettings, profiles: list[str], running: set[str], options: Collection[str]
+    root: Path, settings: StackSettings, starting: Collection[str], options: Collection[str]
 ) -> Iterator[str]:
     for page in [*pages(settings), *notebooks.pages_of_people(root)]:
-        if page.service in running or (page.profile and page.profile not in profiles):
+        if page.service not in starting:
             continue
         if reason := networks.bind_error(LOOPBACK, page.port):
             person = page.service.removeprefix("notebook-")
@@ -108,7 +96,7 @@ def _port_problems(
             yield (
                 f"Port {page.port} for {page.title} cannot be used ({reason}): stop the process that uses it, or {fix}."
             )
-    if PROXY in profiles and PROXY not in running:
+    if PROXY in starting:
         yield from _entrance_problems(settings, options)
 
 
@@ -143,13 +131,11 @@ def _network_problems(settings: StackSettings, others: dict[str, list[networks.N
             )
 
 
-def _name_problems(settings: StackSettings, profiles: list[str]) -> Iterator[str]:
-    wanted = {f"{settings.prefix}{service.name}" for service in services.started(settings, profiles)}
-    wanted |= {f"{settings.prefix}{name}" for name in ("log-shipper", "ownership", "ray-worker-0", "ray-worker-1")}
+def _name_problems(settings: StackSettings, wanted: Collection[str | None]) -> Iterator[str]:
     listing = answer("docker", "ps", "--all", "--format", '{{.Names}}\t{{.Label "com.docker.compose.project"}}')
     containers = dict(line.split("\t") for line in listing.splitlines() if "\t" in line)
     foreign = [name for name, project in containers.items() if project != f"{settings.prefix}mlplatform"]
-    if taken := sorted(wanted & set(foreign)):
+    if taken := sorted(name for name in foreign if name in wanted):
         yield (
             f"Containers that belong to others have names of the stack's ({', '.join(taken)}): set STACK_PREFIX in "
             ".env to a prefix that none of them has, such as ml-."

@@ -6,7 +6,7 @@ import getpass
 import re
 import stat
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from mlplatform.errors import HostError
@@ -14,7 +14,7 @@ from mlplatform.files import atomic
 from mlplatform.settings.environment import shell_environment
 from mlplatform.settings.job import Settings
 from mlplatform.settings.stack import LOOPBACK, StackSettings
-from mlplatform.stack import notebook_file, secrets_folder, sizing, workers
+from mlplatform.stack import env_file, notebook_file, secrets_folder, sizing, workers
 from mlplatform.stack.host import Host
 
 _READ_BY_SERVICES = ("docker", "images", "platform")
@@ -42,15 +42,15 @@ def write_env(root: Path, host: Host) -> list[str]:
     """
     _make_readable(root)
     written = []
-    env_file = root / ".env"
-    if not env_file.exists():
+    file = root / ".env"
+    if not file.exists():
         choices = [*sizing.choices(host), *_person(), *mirrors()]
         values = {choice.setting: choice.value for choice in choices}
-        atomic.write(env_file, filled((root / ".env.example").read_text(), values))
+        atomic.write(file, env_file.changed((root / ".env.example").read_text(), values))
         written.append(".env for this host:")
         written += [f"  {choice.setting}={choice.value}: {choice.reason}" for choice in choices if choice.value]
-    written += _write_version(env_file, checkout_version(root))
-    settings = StackSettings.load(env_file)
+    written += _write_version(file, checkout_version(root))
+    settings = StackSettings.load(file)
     written += [f"secrets/{name}" for name in secrets_folder.write_missing(root / "secrets")]
     if settings.notebook_layout == "generated" and notebook_file.write(root, settings, notebook_file.read_ports(root)):
         written.append(f"{notebook_file.FILE} again, for this version")
@@ -62,7 +62,7 @@ def write_env(root: Path, host: Host) -> list[str]:
         atomic.write(generated, workers.render_workers(settings.accelerator, most))
         written.append(f"compose/{generated.name}")
     count = {"host": 1, "gpu": 2}.get(settings.worker_layout) or workers.count(generated.read_text())
-    return written + _divide(env_file, host, count)
+    return written + _divide(file, host, count)
 
 
 def checkout_version(root: Path) -> str:
@@ -84,29 +84,21 @@ def _make_readable(root: Path) -> None:
         raise HostError(f"Services cannot read {error.filename}: run `sudo chmod -R go+rX {folders}`.") from error
 
 
-def _write_version(env_file: Path, version: str) -> list[str]:
-    line = f"MLPLATFORM_VERSION={version}"
-    before = env_file.read_text()
-    after, count = re.subn(r"^MLPLATFORM_VERSION=.*$", line, before, flags=re.M)
-    after = after if count else f"{line}\n{before}"
-    if after == before:
-        return []
-    atomic.write(env_file, after)
-    stale = re.search(r"^MLPLATFORM_VERSION=(.+)$", before, re.M)
-    return [f"{line} into .env, which had {stale[1]}"] if stale else []
+def _write_version(file: Path, version: str) -> list[str]:
+    former = re.search(r"^MLPLATFORM_VERSION=(.+)$", file.read_text(), re.M)
+    changed = env_file.change(file, {"MLPLATFORM_VERSION": version})
+    return [f"MLPLATFORM_VERSION={version} into .env, which had {former[1]}"] if changed and former else []
 
 
-def _divide(env_file: Path, host: Host, count: int) -> list[str]:
+def _divide(file: Path, host: Host, count: int) -> list[str]:
     """Divide the host among this number of workers, if the sizes are those for another number."""
-    text = env_file.read_text()
-    wanted = sizing.sizes_of_workers(host, count)
+    text, wanted = file.read_text(), sizing.sizes_of_workers(host, count)
     present = [(re.findall(rf"^{choice.setting}=(.*)$", text, re.M) or [""])[-1] for choice in wanted]
     others = (sizing.sizes_of_workers(host, number) for number in range(1, max(host.gpus, 2) + 1))
-    chosen = [[choice.value for choice in sizes] for sizes in others]
-    values = [choice.value for choice in wanted]
-    if present == values or present not in chosen:
+    if present not in [[choice.value for choice in sizes] for sizes in others]:
         return []
-    atomic.write(env_file, filled(text, {choice.setting: choice.value for choice in wanted}))
+    if not env_file.change(file, {choice.setting: choice.value for choice in wanted}):
+        return []
     lines = [f"  {choice.setting}={choice.value}: {choice.reason}" for choice in wanted]
     return [f"the sizes of {count} worker{'s' if count > 1 else ''} into .env:", *lines]
 
@@ -152,10 +144,3 @@ def mirrors() -> Iterator[sizing.Choice]:
     for setting in ("PIP_INDEX_URL", "TORCH_INDEX_URL", "GOPROXY"):
         if re.fullmatch(r"[\w.:/,|+-]+", value := shell_environment().get(setting, ""), re.ASCII):
             yield sizing.Choice(setting, value, "builds use the same as this shell")
-
-
-def filled(template: str, values: Mapping[str, str]) -> str:
-    """Return `.env.example` with other values of some settings."""
-    for setting, value in values.items():
-        template = re.sub(rf"^{setting}=.*$", f"{setting}={value}", template, flags=re.M)
-    return template

@@ -20,6 +20,7 @@ from typing import Any
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
+from mlplatform.stack import images
 from mlplatform.stack.docker import answer, output
 from mlplatform.stack.unfinished import FACTS
 
@@ -120,10 +121,8 @@ class Former:
 
     def _used(self, version: str) -> dict[str, str]:
         """Return names and ids of the images of the stack's containers, and of those that only some verbs start."""
-        ours = f"reference=mlplatform-*:{version}"
-        listing = ("image", "ls", "--filter", ours, "--format", "{{.Repository}}:{{.Tag}} {{.ID}}")
-        built = dict(line.split() for line in output("docker", *listing).splitlines())
-        return {**built, **{entry["Config"]["Image"]: entry["Image"] for entry in containers(self._root)}}
+        running = {entry["Config"]["Image"]: entry["Image"] for entry in containers(self._root)}
+        return {**images.built(version), **running}
 
     # --- Databases ---
 

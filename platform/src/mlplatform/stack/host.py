@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from mlplatform.services import gpu_watch
 from mlplatform.settings.stack import Accelerator
+from mlplatform.stack.docker import answer
 
 
 @dataclass(frozen=True)
@@ -43,29 +43,17 @@ def this_host() -> Host:
 
 def _of_engine() -> tuple[int, int] | None:
     """Memory and CPUs of a running engine; Docker Desktop's machine has a part of the host's."""
-    if not shutil.which("docker"):
-        return None
-    command = ["docker", "info", "--format", "{{.MemTotal}} {{.NCPU}}"]
-    found = re.fullmatch(
-        r"([1-9]\d*) ([1-9]\d*)\n", subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    )
+    shown = answer("docker", "info", "--format", "{{.MemTotal}} {{.NCPU}}")
+    found = re.fullmatch(r"([1-9]\d*) ([1-9]\d*)", shown)
     return (int(found[1]), int(found[2])) if found else None
 
 
 def _gpus() -> tuple[Accelerator, int]:
-    if nvidia := _nvidia_gpus():
+    if nvidia := gpu_watch.of_nvidia():
         return "cuda", nvidia
     if amd := _amd_gpus():
         return "rocm", amd
     return "cpu", 0
-
-
-def _nvidia_gpus() -> int:
-    if not shutil.which("nvidia-smi"):
-        return 0
-    listing = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=False)
-    # The instances of a divided GPU (MIG) are listed below it, on lines of their own.
-    return len(re.findall(r"^GPU ", listing.stdout, re.M)) if listing.returncode == 0 else 0
 
 
 def _amd_gpus() -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import entrance, networks
+from mlplatform.stack import entrance, env_file, networks
 from mlplatform.stack.docker import compose, output
 
 PROFILE = "hosts"
@@ -101,19 +101,10 @@ def _start_hub(root: Path, settings: StackSettings) -> None:
             f"The stack's network {name} was created with other addresses ({', '.join(map(str, found))}) than "
             f"CLUSTER_NETWORK={settings.cluster_network}: run `make down up` once, then invite again."
         )
-    _enable_profile(root / ".env")
+    # So that `make up` starts it from now on.
+    profiles = dict.fromkeys([*filter(None, settings.profiles.split(",")), PROFILE])
+    env_file.change(root / ".env", {"COMPOSE_PROFILES": ",".join(profiles)})
     output(*compose(root, "up", "--detach", "--no-build", "--no-deps", "--wait", "hub", "copies"))
-
-
-def _enable_profile(env_file: Path) -> None:
-    """Add the hub's profile, so that `make up` starts it from now on."""
-    text = env_file.read_text()
-    line = re.search(r"^COMPOSE_PROFILES=(.*)$", text, re.M)
-    profiles = [profile for profile in line[1].split(",") if profile] if line else []
-    if PROFILE in profiles:
-        return
-    new = f"COMPOSE_PROFILES={','.join([*profiles, PROFILE])}"
-    atomic.write(env_file, text.replace(line[0], new) if line else f"{text}{new}\n")
 
 
 def _hub(settings: StackSettings, command: str, name: str) -> str:

@@ -9,8 +9,8 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from mlplatform.files import atomic
 
@@ -29,8 +29,7 @@ _DIGEST = re.compile("sha256:[0-9a-f]{64}")
 _SECONDS = 60
 
 
-@dataclass(frozen=True)
-class Image:
+class Image(NamedTuple):
     """An image with its tag, and the variable of its digest."""
 
     name: str
@@ -40,8 +39,7 @@ class Image:
 def images(root: Path) -> list[Image]:
     """Return the images that the compose files and Dockerfiles of a checkout name, in the order of their names."""
     files = [*(root / "compose").glob("*.yaml"), *(root / "images").glob("*/Dockerfile")]
-    found = {Image(*pair) for file in files for pair in _NAMED.findall(file.read_text())}
-    return sorted(found, key=lambda image: image.name)
+    return sorted({Image(*pair) for file in files for pair in _NAMED.findall(file.read_text())})
 
 
 def locked(root: Path) -> dict[Image, str]:

@@ -5,37 +5,44 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from mlplatform.errors import HostError
 from mlplatform.settings.environment import environment
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack.docker import answer, compose, output
-from mlplatform.stack.services import (
-    GPU_EXPORTERS,
-    NOTEBOOK,
-    PERSONAL_NOTEBOOKS,
-    SERVICES,
-    only_variables,
-    profiles_of,
-    started,
-)
+from mlplatform.stack.services import GPU_EXPORTERS, IMAGE_SETTINGS, profiles_of, start_variables
 
 _OURS = "mlplatform-"
 
 _VERSION = re.compile(r"mlplatform-[a-z]+:(\d+\.\d+\.\d+[a-z0-9.]*)")
 
 
-def missing_builds(settings: StackSettings, profiles: list[str]) -> list[str]:
-    """Return the images that we build, that a start with these profiles needs, and that this host lacks."""
-    # Not those that a setting replaces; most services have no such setting.
-    ours = (each for each in started(settings, profiles) if not getattr(settings, each.image_setting.lower(), ""))
-    built = {service.built for service in ours} - {""}
-    if PERSONAL_NOTEBOOKS in profiles:
-        built.add(NOTEBOOK)
-    names = [f"{_OURS}{name}:{settings.version}" for name in sorted(built)]
-    return [name for name in names if not is_present(name)]
+def configured(root: Path, only: str | None = None) -> dict[str, dict[str, Any]]:
+    """Return the services that a start includes, as Compose resolves their files and the settings.
+
+    Raises:
+        HostError: Compose rejects the files or the settings.
+    """
+    variables = {**environment(), **start_variables(StackSettings.load(root / ".env"), only)}
+    found = json.loads(output(*compose(root, "config", "--format", "json"), env=variables))
+    services: dict[str, dict[str, Any]] = found["services"]
+    return services
+
+
+def missing_builds(services: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the images that we build, that these services of `configured` need, and that this host lacks."""
+    ours = {service["image"] for service in services.values() if service["image"].startswith(_OURS)}
+    return [name for name in sorted(ours) if not is_present(name)]
+
+
+def built(version: str) -> dict[str, str]:
+    """Return the id of each image of a version that this host has built, by its name."""
+    ours = f"reference={_OURS}*:{version}"
+    listing = ("image", "ls", "--filter", ours, "--format", "{{.Repository}}:{{.Tag}} {{.ID}}")
+    return dict(line.split() for line in output("docker", *listing).splitlines())
 
 
 def is_present(image: str) -> bool:
@@ -55,18 +62,6 @@ def tagged(image: str) -> str:
     return name
 
 
-def chosen(root: Path, only: str | None = None, *, all_profiles: bool = False) -> dict[str, str]:
-    """Return the image of each service that a start includes, or of every service, as Compose resolves it.
-
-    Raises:
-        HostError: Compose rejects the files or the settings.
-    """
-    variables = only_variables(StackSettings.load(root / ".env"), only)
-    command = compose(root, *(("--profile", "*") if all_profiles else ()), "config", "--format", "json")
-    config = json.loads(output(*command, env={**environment(), **variables}))
-    return {name: str(service["image"]) for name, service in config["services"].items()}
-
-
 def pull_missing(root: Path, only: str | None = None) -> None:
     """Pull the images that a start needs and this host lacks, showing Docker's own progress; not those of exporters.
 
@@ -76,12 +71,13 @@ def pull_missing(root: Path, only: str | None = None) -> None:
     """
     profiles = profiles_of(StackSettings.load(root / ".env"), only)
     problems = []
-    for service, image in chosen(root, only).items():
-        if service in GPU_EXPORTERS.values() or image.startswith(_OURS) or is_present(image):
+    for name, service in configured(root, only).items():
+        image = service["image"]
+        if name in GPU_EXPORTERS.values() or image.startswith(_OURS) or is_present(image):
             continue
         result = subprocess.run(["docker", "pull", image], stderr=subprocess.PIPE, text=True, check=False)
         if result.returncode:
-            problems.append(_problem(service, image, result.stderr, profiles))
+            problems.append(_problem(name, service, result.stderr, profiles))
     if problems:
         raise HostError("\n".join(problems))
 
@@ -111,13 +107,12 @@ def former(listed: Iterable[str], current: str) -> list[str]:
     return [name for name, version in versions.items() if version != next(iter(versions.values()))]
 
 
-def _problem(name: str, image: str, answer: str, profiles: list[str]) -> str:
+def _problem(name: str, service: Mapping[str, Any], answer: str, profiles: list[str]) -> str:
     reason = (answer.strip().splitlines() or ["no reason given"])[-1]
-    service = next((service for service in SERVICES if service.name == name), None)
-    setting = service.image_setting if service else ""
-    text = f"The image {image} of the service {name} cannot be pulled ({reason}): "
+    setting, own = IMAGE_SETTINGS.get(name), service.get("profiles", [])
+    text = f"The image {service['image']} of the service {name} cannot be pulled ({reason}): "
     text += f"set {setting} in .env to one that this host reaches" if setting else "load it into Docker by hand"
-    if service and service.profile:
-        others = ",".join(profile for profile in profiles if profile != service.profile)
+    if own:
+        others = ",".join(profile for profile in profiles if profile not in own)
         text += f", or leave the service out with COMPOSE_PROFILES={others}"
     return f"{text}."

@@ -12,6 +12,7 @@ from typing import Any
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.stack import env, images, sizing
+from mlplatform.stack.docker import compose
 from mlplatform.stack.host import Host
 from mlplatform.stack.hosts import SECRETS
 
@@ -44,7 +45,12 @@ def join(root: Path, host: Host, file: Path) -> str:
         HostError: this checkout has a stack of its own or another version, the stack's address is unknown, or the
             worker did not start.
     """
-    _reject_own_stack(root)
+    if has_joined(root):
+        raise HostError("This host has joined already: run `make leave` first.")
+    if (root / "secrets" / "postgres_password").exists():
+        raise HostError(
+            "This checkout has a stack of its own (secrets/postgres_password): run `make join` in another clone."
+        )
     try:
         content: dict[str, Any] = json.loads(file.read_text())
     except (OSError, ValueError) as error:
@@ -95,17 +101,7 @@ def leave(root: Path) -> None:
 
 def compose_joined(root: Path, *arguments: str) -> list[str]:
     """Return the `docker compose` command on the files of a joined host."""
-    files = ["--file", str(root / "compose" / "joined" / "compose.yaml")]
-    return ["docker", "compose", "--env-file", str(root / FILE), *files, *arguments]
-
-
-def _reject_own_stack(root: Path) -> None:
-    if has_joined(root):
-        raise HostError("This host has joined already: run `make leave` first.")
-    if (root / "secrets" / "postgres_password").exists():
-        raise HostError(
-            "This checkout has a stack of its own (secrets/postgres_password): run `make join` in another clone."
-        )
+    return compose(root, *arguments, env=FILE, file="compose/joined/compose.yaml")
 
 
 def _resolve(server: str) -> str:
@@ -151,8 +147,7 @@ def _addresses(block: str) -> dict[str, str]:
 def _build_missing(root: Path) -> None:
     """Build the images that this host lacks, as `make build` does; with `make join BUNDLE=` it has them."""
     version = env.checkout_version(root)
-    files = ["--env-file", str(root / FILE), "--file", str(root / "compose" / "compose.yaml")]
     for kind, service in _BUILT_AS.items():
-        command = ["docker", "compose", *files, "--profile", "*", "build", service]
+        command = compose(root, "--profile", "*", "build", service, env=FILE)
         if not images.is_present(f"mlplatform-{kind}:{version}") and subprocess.run(command, check=False).returncode:
             raise HostError(f"The image of {service} could not be built; the reason is above. Then run `make join`.")

@@ -1,14 +1,20 @@
-"""Addresses of Docker's networks on this host, and of the stack's network that other hosts can join."""
+"""Addresses of Docker's networks, of the stack's that other hosts can join, and of the metadata of clouds."""
 
 from __future__ import annotations
 
 import ipaddress
 import json
 import socket
+from collections.abc import Iterator
 
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack.docker import answer
+
+METADATA_RULE = "sudo iptables -I DOCKER-USER -d 169.254.0.0/16 -j REJECT"
+"""Command that closes link-local addresses to all containers. Packets of the host itself do not pass the chain."""
+
+_PROBE = "import socket; socket.create_connection(('169.254.169.254', 80), 1); print('open')"
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -59,3 +65,13 @@ def bind_error(address: str, port: int) -> str:
         except OSError as error:
             return error.strerror or str(error)
     return ""
+
+
+def metadata_notes(settings: StackSettings) -> Iterator[str]:
+    """Yield one sentence if a container can connect to the address; none elsewhere, as outside of clouds."""
+    image = f"mlplatform-platform:{settings.version}"
+    if answer("docker", "run", "--rm", "--pull=never", image, "python", "-c", _PROBE) == "open":
+        yield (
+            "Jobs and notebooks can reach 169.254.169.254, where this cloud hands out credentials of the host. "
+            f"This closes it until the host restarts: {METADATA_RULE}"
+        )

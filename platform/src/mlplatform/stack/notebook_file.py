@@ -8,7 +8,6 @@ each person.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from mlplatform.contract import PERSON_NAME
 from mlplatform.errors import SettingsError
 from mlplatform.files import atomic
 from mlplatform.settings.stack import Accelerator, StackSettings
+from mlplatform.stack import env_file
 
 FILE = Path("compose") / "notebook.generated.yaml"
 """The file, in a checkout; its first line is a comment, the rest JSON, a subset of YAML."""
@@ -82,12 +82,12 @@ def write(root: Path, settings: StackSettings, ports: Mapping[str, int]) -> bool
     changed = not file.is_file() or file.read_text() != text
     if changed:
         atomic.write(file, text)
-    return _set_layout(root / ".env", "generated") or changed
+    return env_file.change(root / ".env", {"NOTEBOOK_LAYOUT": "generated"}) or changed
 
 
 def remove(root: Path) -> None:
     """Return to the shared notebook: remove the file."""
-    _set_layout(root / ".env", "shared")
+    env_file.change(root / ".env", {"NOTEBOOK_LAYOUT": "shared"})
     (root / FILE).unlink(missing_ok=True)
 
 
@@ -131,13 +131,3 @@ def _service(person: str, accelerator: Accelerator, port: int) -> dict[str, Any]
         service["group_add"] = ["video", "${RENDER_GID:-44}"]
         environment["HIP_VISIBLE_DEVICES"] = "${NOTEBOOK_GPUS:--1}"
     return service
-
-
-def _set_layout(env_file: Path, layout: str) -> bool:
-    line, before = f"NOTEBOOK_LAYOUT={layout}", env_file.read_text()
-    after, count = re.subn(r"^NOTEBOOK_LAYOUT=.*$", line, before, flags=re.M)
-    after = after if count else f"{before.rstrip()}\n{line}\n"
-    if after == before:
-        return False
-    atomic.write(env_file, after)
-    return True

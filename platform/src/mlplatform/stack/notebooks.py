@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from mlplatform.credentials import password
@@ -15,7 +14,7 @@ from mlplatform.settings.stack import LOOPBACK, StackSettings
 from mlplatform.stack import entrance, images, networks, notebook_file, unfinished
 from mlplatform.stack.docker import answer, compose, output, running
 from mlplatform.stack.notebook_file import service_name, token_name
-from mlplatform.stack.services import NOTEBOOK, PERSONAL_NOTEBOOKS, STORE, Page, pages
+from mlplatform.stack.services import NOTEBOOK, STORE, Page, pages
 
 USED = ("gateway", "mlflow", STORE)
 """Services that notebooks use. Each person's network has them under these names."""
@@ -23,23 +22,13 @@ USED = ("gateway", "mlflow", STORE)
 _WAITING = ("--wait", "--wait-timeout", "300")
 
 
-@dataclass(frozen=True)
-class Notebook:
-    """A person's notebook that was made.
-
-    Attributes:
-        link: address of its page, with the token.
-        started: False if the stack does not run, so that `make up` will start it.
-    """
-
-    link: str
-    started: bool
-
-
-def add(root: Path, person: str) -> Notebook:
+def add(root: Path, person: str) -> tuple[str, bool]:
     """Make a person's notebook, or make a missing token of an existing one again, and start it if the stack runs.
 
     Its port stays the same, unless another program has taken it.
+
+    Returns:
+        The address of its page, with the token; and False if the stack does not run, so that `make up` will start it.
 
     Raises:
         SettingsError: the name is not one of a person.
@@ -49,8 +38,8 @@ def add(root: Path, person: str) -> Notebook:
     unfinished.check(root)
     settings = StackSettings.load(root / ".env")
     service, before, up = service_name(person), notebook_file.read_ports(root), running(root)
-    if missing := images.missing_builds(settings, [PERSONAL_NOTEBOOKS]):
-        raise HostError(f"The image {missing[0]} is not built: run `make build`.")
+    if not images.is_present(image := f"mlplatform-notebook:{settings.version}"):
+        raise HostError(f"The image {image} is not built: run `make build`.")
     port = before.get(person)
     if port is None or (service not in up and networks.bind_error(LOOPBACK, port)):
         port = free_port(settings, before.values())
@@ -62,7 +51,7 @@ def add(root: Path, person: str) -> Notebook:
         _compose(root, "up", "--detach", "--no-build", "--no-deps", *_WAITING, *options, service)
         connect(root)
     token = (root / "secrets" / token_name(person)).read_text()
-    return Notebook(f"http://{service}.localhost:{port}/lab?token={token}", started)
+    return f"http://{service}.localhost:{port}/lab?token={token}", started
 
 
 def remove(root: Path, person: str) -> tuple[str, ...]:
@@ -133,12 +122,9 @@ def pages_of_people(root: Path) -> list[Page]:
     """Return the pages of the notebooks of people, by name."""
     return [
         Page(
-            f"JupyterLab of {person}",
-            setting="",
+            *(f"JupyterLab of {person}", service_name(person), ""),
             login=f"token in secrets/{token_name(person)}",
             name=service_name(person),
-            service=service_name(person),
-            profile=PERSONAL_NOTEBOOKS,
             port=port,
         )
         for person, port in sorted(notebook_file.read_ports(root).items())

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 
@@ -36,7 +35,8 @@ def plan(root: Path) -> list[Amount]:
         UnreachableError, StorageError: a service does not answer.
     """
     with Connection(env.client_settings(root)) as gateway:
-        return [_amount(kind) for kind in gateway.call("GET", _PATH, timeout=_PATIENCE).json()["kinds"]]
+        kinds = gateway.call("GET", _PATH, timeout=_PATIENCE).json()["kinds"]
+        return [Amount(kind["kind"], kind["count"], kind["bytes"]) for kind in kinds]
 
 
 def apply(root: Path) -> Iterator[Amount]:
@@ -56,10 +56,6 @@ def apply(root: Path) -> Iterator[Amount]:
                 entry = json.loads(line)
                 if "error" in entry:
                     raise StorageError(f"The gateway did not remove everything: {entry['error']}")
-                yield _amount({**entry, "count": 1})
+                yield Amount(entry["kind"], 1, entry["bytes"])
     except httpx.TransportError as error:
         raise HostError(f"The gateway did not remove everything ({error}): repeat the command.") from error
-
-
-def _amount(entry: dict[str, Any]) -> Amount:
-    return Amount(entry["kind"], int(entry["count"]), int(entry["bytes"]))

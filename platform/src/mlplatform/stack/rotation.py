@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,13 +27,9 @@ from mlplatform.stack import compose as stack_compose
 from mlplatform.stack.docker import compose, output, running
 from mlplatform.stack.secrets_folder import FILES, S3_ROLES, TO_FILL_IN, write_missing
 
-_CERTIFICATE_SECONDS = 300
-
-NOT_ROTATED = {
-    **dict.fromkeys(TO_FILL_IN, "issued by an external service; replace its content and run `make up`"),
-    "backup_password": "backups that exist are encrypted with it; change it in each with `restic key passwd`",
-}
-"""Generated files that a rotation keeps, with the reason."""
+NOT_ROTATED = {*TO_FILL_IN, "backup_password"}
+"""Files that a rotation keeps: external services issue those to fill in, whose content an operator replaces and runs
+`make up`; and backups that exist are encrypted with the password, which `restic key passwd` changes in each."""
 
 _CERTIFICATES = "certificates"
 """Name in ONLY= of the authority of the TLS entrance, which is not a file of `secrets/`."""
@@ -206,15 +201,9 @@ def _replace_authority(root: Path, settings: StackSettings) -> Iterator[str]:
         return
     output("docker", "exec", f"{settings.prefix}proxy", "rm", "-rf", *_AUTHORITY)
     _compose(root, "restart", "proxy")
-    deadline = time.monotonic() + _CERTIFICATE_SECONDS
-    while True:
-        try:
-            found = entrance.write_certificates(root, settings)
-            break
-        except HostError:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(1)
+    # It is healthy once it answers with TLS, for which it has made another authority.
+    _compose(root, "up", "--detach", "--no-build", "--no-recreate", "--no-deps", "--wait", "proxy")
+    found = entrance.write_certificates(root, settings)
     yield f"certificates: a new authority, SHA-256 fingerprint {found}; give clients the new {entrance.CERTIFICATE}"
 
 

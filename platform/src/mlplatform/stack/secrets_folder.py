@@ -9,8 +9,7 @@ of the host out: the folder's mode, and that nobody has the user id of a service
 
 from __future__ import annotations
 
-import configparser
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -32,25 +31,19 @@ from mlplatform.files import atomic
 from mlplatform.services.store import RIGHTS, metrics_token
 from mlplatform.settings.stack import StackSettings
 
-_CHECKOUT = Path(__file__).parents[4]
-"""Checkout from which the package is installed, on a host."""
+_ALERTMANAGER = Path(__file__).parents[4] / "docker/alertmanager/alertmanager.example.yml"
+"""Configuration in the checkout from which the package is installed, on a host."""
 
 
 def _plain(path: Path) -> None:
     path.write_text(password())
 
 
-def _alertmanager(path: Path) -> None:
-    path.write_text((_CHECKOUT / "docker/alertmanager/alertmanager.example.yml").read_text())
-
-
 S3_ROLES = tuple(RIGHTS)
 """Roles with an account at the object store, in `s3_<role>`: made at ours, or by the operator of another server."""
 
-_Write = Callable[[Path], None]
-
 # In the order of writing: a derived file comes after its source.
-FILES: dict[str, _Write] = {
+FILES: dict[str, Callable[[Path], object]] = {
     "postgres_password": _plain,
     **{f"postgres_{role}": partial(postgres_service, role) for role in ("mlflow", "gateway", "backup")},
     "postgres_exporter_password": _plain,
@@ -75,25 +68,20 @@ FILES: dict[str, _Write] = {
     "wandb_netrc": wandb_netrc,
     "comet_config": comet_config,
     "mail_password": partial(to_fill_in, "the password of the account at the mail server"),
-    "alertmanager.yml": _alertmanager,
+    "alertmanager.yml": lambda path: path.write_text(_ALERTMANAGER.read_text()),
 }
 
 TO_FILL_IN = {"backup_s3", "s3_owner", "wandb_netrc", "comet_config", "mail_password", "alertmanager.yml"}
 """Files for keys and addresses of external services. The operator fills them in; until then they have no effect."""
 
 
-def without_account(folder: Path, settings: StackSettings) -> list[str]:
-    """Return the files for accounts on another S3 server that are missing or not filled in."""
-    if not settings.s3_endpoint:
-        return []
-    return [name for name in (f"s3_{role}" for role in ("owner", *S3_ROLES)) if not _has_account(folder / name)]
-
-
-def _has_account(path: Path) -> bool:
-    try:
-        return all(read_s3_account(path))
-    except (SettingsError, KeyError, configparser.Error):
-        return False
+def account_problems(folder: Path, settings: StackSettings) -> Iterator[str]:
+    """Yield which files for accounts on another S3 server are missing or not filled in."""
+    for role in ("owner", *S3_ROLES) if settings.s3_endpoint else ():
+        try:
+            read_s3_account(folder / f"s3_{role}")
+        except SettingsError as error:
+            yield str(error)
 
 
 def write_missing(folder: Path, names: Collection[str] = tuple(FILES)) -> list[str]:

@@ -1,48 +1,36 @@
-"""Services of the stack as one table: their profile, the ports that they publish as pages, and their image.
+"""Facts of the services that the compose files do not have: pages, settings of images, and groups of profiles.
 
-The pages, the checks before a start, the detected settings and the halves of `make up ONLY=...` derive from it. A
-test compares it with the compose files.
+A test compares them with the compose files, which have everything else: profiles, images, names of containers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mlplatform.errors import SettingsError
 from mlplatform.settings.stack import StackSettings
 
 
 @dataclass(frozen=True)
-class Port:
-    """A port that a service publishes on the host: its page's title, its setting, how to log in, and the page's name.
+class Page:
+    """A port that a service publishes on the host.
 
-    A page has its name below `localhost` and DOMAIN; what only programs use has none.
+    Attributes:
+        title: title of the page.
+        service: name of the service in the compose files.
+        setting: variable of `.env` with the port; empty if that is in a generated file.
+        login: how to log in.
+        name: name below `localhost` and DOMAIN; empty for what only programs use.
+        port: the port, once settings are known.
     """
 
     title: str
+    service: str
     setting: str
     login: str
     name: str = ""
-
-
-@dataclass(frozen=True)
-class Service:
-    """A service of the compose files.
-
-    Attributes:
-        name: name in the compose files.
-        profile: profile that starts it; None for a service that always runs.
-        built: folder below images/ of an image that we build; empty for an image that is pulled.
-        image_setting: variable of `.env` that names another image; empty if there is none.
-        ports: ports that it publishes.
-    """
-
-    name: str
-    profile: str | None
-    built: str = ""
-    image_setting: str = ""
-    ports: tuple[Port, ...] = ()
+    port: int = 0
 
 
 STORE = "minio"
@@ -51,64 +39,32 @@ STORE = "minio"
 STORES = ("postgres", STORE)
 """Services with the stack's data, on which all others depend: they start first and stop last."""
 
-SERVICES = (
-    Service(
-        "notebook",
-        "notebook",
-        "notebook",
-        ports=(Port("JupyterLab", "NOTEBOOK_PORT", "token in secrets/notebook_token", "notebook"),),
+PAGES = (
+    Page("JupyterLab", "notebook", "NOTEBOOK_PORT", "token in secrets/notebook_token", "notebook"),
+    Page("Ray dashboard, jobs; front page at /platform/", "gateway", "RAY_PORT", "token in secrets/ray_token", "ray"),
+    Page("MLflow", "mlflow", "MLFLOW_PORT", "user and password in secrets/mlflow_person", "mlflow"),
+    Page("Grafana", "grafana", "GRAFANA_PORT", "admin, password in secrets/grafana_password", "grafana"),
+    Page(
+        *("Prometheus", "prometheus", "PROMETHEUS_PORT"),
+        login="prometheus, password in secrets/prometheus_password",
+        name="prometheus",
     ),
-    Service(
-        "gateway",
-        "ray",
-        "platform",
-        ports=(Port("Ray dashboard, jobs; front page at /platform/", "RAY_PORT", "token in secrets/ray_token", "ray"),),
-    ),
-    Service("ray-head", "ray", "ray"),
-    Service(
-        "mlflow",
-        "tracking",
-        "platform",
-        ports=(Port("MLflow", "MLFLOW_PORT", "user and password in secrets/mlflow_person", "mlflow"),),
-    ),
-    Service("mlflow-migrate", "tracking", "platform"),
-    Service(
-        "grafana",
-        "grafana",
-        image_setting="GRAFANA_IMAGE",
-        ports=(Port("Grafana", "GRAFANA_PORT", "admin, password in secrets/grafana_password", "grafana"),),
-    ),
-    Service("grafana-dashboards", "grafana", "ray"),
-    Service(
-        "prometheus",
-        "monitoring",
-        image_setting="PROMETHEUS_IMAGE",
-        ports=(
-            Port("Prometheus", "PROMETHEUS_PORT", "prometheus, password in secrets/prometheus_password", "prometheus"),
-        ),
-    ),
-    Service("alertmanager", "monitoring", image_setting="ALERTMANAGER_IMAGE"),
-    Service("postgres-exporter", "monitoring", image_setting="POSTGRES_EXPORTER_IMAGE"),
-    Service("dcgm-exporter", "gpu-metrics", image_setting="GPU_EXPORTER_IMAGE"),
-    Service("amd-exporter", "gpu-metrics", image_setting="GPU_EXPORTER_IMAGE"),
-    Service(
-        STORE,
-        None,
-        "minio",
-        image_setting="S3_IMAGE",
-        ports=(
-            Port("MinIO console", "S3_CONSOLE_PORT", "key and secret in secrets/s3_people", "minio"),
-            Port("MinIO (S3)", "S3_PORT", "key and secret in secrets/s3_people"),
-        ),
-    ),
-    Service("proxy", "proxy", "proxy"),
-    Service("hub", "hosts", "link"),
-    Service("copies", "hosts", "link"),
-    Service("backup-timer", "backup-timer", "platform"),
-    Service("storage-init", None, "platform"),
-    Service("postgres", None, image_setting="POSTGRES_IMAGE"),
+    Page("MinIO console", STORE, "S3_CONSOLE_PORT", "key and secret in secrets/s3_people", "minio"),
+    Page("MinIO (S3)", STORE, "S3_PORT", "key and secret in secrets/s3_people"),
 )
-"""Services in the order in which their pages are shown."""
+"""Published ports, in the order in which people need them."""
+
+IMAGE_SETTINGS = {
+    "grafana": "GRAFANA_IMAGE",
+    "prometheus": "PROMETHEUS_IMAGE",
+    "alertmanager": "ALERTMANAGER_IMAGE",
+    "postgres-exporter": "POSTGRES_EXPORTER_IMAGE",
+    "dcgm-exporter": "GPU_EXPORTER_IMAGE",
+    "amd-exporter": "GPU_EXPORTER_IMAGE",
+    STORE: "S3_IMAGE",
+    "postgres": "POSTGRES_IMAGE",
+}
+"""Service -> variable of `.env` that names another image for it."""
 
 NOTEBOOK = "notebook"
 
@@ -120,49 +76,40 @@ GPU_METRICS = "gpu-metrics"
 
 GPU_EXPORTERS = {"cuda": "dcgm-exporter", "rocm": "amd-exporter"}
 
-DEFAULT_PROFILES = ("tracking", "ray", "notebook", "monitoring", "grafana")
-GPU_PROFILES = (*DEFAULT_PROFILES, GPU_METRICS)
-ALL_PROFILES = (*GPU_PROFILES, "hosts", "proxy", "backup-timer", PERSONAL_NOTEBOOKS)
+GPU_PROFILES = ("tracking", "ray", "notebook", "monitoring", "grafana", GPU_METRICS)
+"""Profiles of a host with GPUs."""
 
-ONLY = {
-    "tracking": tuple(profile for profile in ALL_PROFILES if profile not in ("ray", GPU_METRICS, "hosts")),
-    "ray": tuple(profile for profile in ALL_PROFILES if profile != "tracking"),
-}
-"""Profiles that `make up ONLY=...` may start; each leaves out the other half of the stack."""
+_OTHERS = {"tracking": ("ray", GPU_METRICS, "hosts"), "ray": ("tracking",)}
+"""Profiles of the other half of the stack, which `make up ONLY=...` leaves out."""
 
 
-def only_variables(settings: StackSettings, only: str | None) -> dict[str, str]:
-    """Return the variables that leave out the other half of the stack; none if `only` is empty.
-
-    Raises:
-        SettingsError: `only` is unknown.
-    """
+def start_variables(settings: StackSettings, only: str | None) -> dict[str, str]:
+    """Return the variables of Compose for a start: its profiles, and the address of the half that it leaves out."""
+    profiles = {"COMPOSE_PROFILES": ",".join(profiles_of(settings, only))}
     if not only:
-        return {}
-    if only not in ONLY:
-        raise SettingsError(f"ONLY={only} is unknown; use one of {', '.join(ONLY)}, or leave it out for everything.")
-    chosen = [profile for profile in profiles_of(settings) if profile in ONLY[only]]
-    variables = {"COMPOSE_PROFILES": ",".join(chosen)}
+        return profiles
     # Empty means no server. Jobs and the notebook then report that instead of waiting for one.
-    return {**variables, "TRACKING_ADDRESS": ""} if only == "ray" else {**variables, "JOBS_ADDRESS": ""}
+    return {**profiles, "TRACKING_ADDRESS" if only == "ray" else "JOBS_ADDRESS": ""}
 
 
 def profiles_of(settings: StackSettings, only: str | None = None) -> list[str]:
     """Return the profiles that a start uses.
 
     BACKUP_TO adds that of the timer of backups, and notebooks of people replace the shared one.
+
+    Raises:
+        SettingsError: `only` is unknown.
     """
-    profiles = only_variables(settings, only).get("COMPOSE_PROFILES", settings.profiles).split(",")
+    if only and only not in _OTHERS:
+        raise SettingsError(f"ONLY={only} is unknown; use one of {', '.join(_OTHERS)}, or leave it out for everything.")
+    left_out = {"", *_OTHERS.get(only or "", ())}
+    profiles = settings.profiles.split(",")
     if settings.backup_to:
         profiles.append("backup-timer")
     if settings.notebook_layout == "generated":
-        profiles = [*(profile for profile in profiles if profile != NOTEBOOK), PERSONAL_NOTEBOOKS]
-    return [profile for profile in dict.fromkeys(profiles) if profile]
-
-
-def available(settings: StackSettings) -> list[Service]:
-    """Return the services that these settings can start: all, without an object store that another server replaces."""
-    return [service for service in SERVICES if service.name != STORE or not settings.s3_endpoint]
+        left_out.add(NOTEBOOK)
+        profiles.append(PERSONAL_NOTEBOOKS)
+    return [profile for profile in dict.fromkeys(profiles) if profile not in left_out]
 
 
 def stores(settings: StackSettings) -> list[str]:
@@ -170,32 +117,10 @@ def stores(settings: StackSettings) -> list[str]:
     return [name for name in STORES if name != STORE or not settings.s3_endpoint]
 
 
-def started(settings: StackSettings, profiles: list[str]) -> list[Service]:
-    """Return the services that a start with these profiles includes."""
-    return [service for service in available(settings) if service.profile is None or service.profile in profiles]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Page(Port):
-    """A published port of a service that may be started: its number, and the service's profile."""
-
-    service: str
-    profile: str | None
-    port: int
-
-
 def pages(settings: StackSettings) -> list[Page]:
-    """Return every published port, in the order in which people need them."""
-    return [
-        Page(
-            **vars(port),
-            service=service.name,
-            profile=service.profile,
-            port=getattr(settings, port.setting.lower()),
-        )
-        for service in available(settings)
-        for port in service.ports
-    ]
+    """Return every port that these settings can publish; another S3 server's are its own."""
+    shown = (page for page in PAGES if page.service != STORE or not settings.s3_endpoint)
+    return [replace(page, port=getattr(settings, page.setting.lower())) for page in shown]
 
 
 def ssh_line(shown: Sequence[Page], user_at_host: str) -> str:

@@ -62,10 +62,8 @@ def choices_for_joined(host: Host) -> list[Choice]:
         Choice("ACCELERATOR", host.accelerator, "its GPUs, if any"),
         Choice("WORKER_CPUS", str(max(_CPUS_OF_TUTORIALS, host.cpus)), "all, and at least those of tutorials"),
         Choice("WORKER_GPUS", str(host.gpus), "all"),
-        Choice("WORKER_MEMORY", _text(memory), "nine tenths, and at least 1 GiB for the host itself"),
-        Choice("WORKER_SHM", _text(memory // 2), "half of the worker's memory"),
-        Choice("WORKER_OBJECT_STORE", str(memory // 8), "an eighth of the worker's memory"),
-        Choice("OPEN_FILES", str(host.open_files), "at most the limit of Docker's engine"),
+        *_parts_of_worker(memory, "nine tenths, and at least 1 GiB for the host itself"),
+        _open_files(host),
         Choice("RENDER_GID", host.render_gid, "the host's group of AMD's devices"),
     ]
 
@@ -97,10 +95,17 @@ def _worker_memory(host: Host, workers: int) -> Iterator[Choice]:
     jobs = memory_of_jobs(host)
     worker = _limit(jobs / workers)
     share = {1: "what", 2: "half of what"}.get(workers, f"1/{workers} of what")
-    reason = f"{share} services and head leave of {_gib(host.memory)} ({_gib(jobs)})"
-    yield Choice("WORKER_MEMORY", _text(worker), reason)
-    yield Choice("WORKER_SHM", _text(worker // 2), "half of the worker's memory, for data loaders and objects")
-    yield Choice("WORKER_OBJECT_STORE", str(worker // 8), "an eighth of the worker's memory")
+    return _parts_of_worker(worker, f"{share} services and head leave of {_gib(host.memory)} ({_gib(jobs)})")
+
+
+def _parts_of_worker(memory: int, reason: str) -> Iterator[Choice]:
+    yield Choice("WORKER_MEMORY", _text(memory), reason)
+    yield Choice("WORKER_SHM", _text(memory // 2), "half of the worker's memory, for data loaders and objects")
+    yield Choice("WORKER_OBJECT_STORE", str(memory // 8), "an eighth of the worker's memory")
+
+
+def _open_files(host: Host) -> Choice:
+    return Choice("OPEN_FILES", str(host.open_files), "at most the limit of Docker's engine")
 
 
 def _memory(host: Host) -> Iterator[Choice]:
@@ -114,7 +119,7 @@ def _memory(host: Host) -> Iterator[Choice]:
 
 
 def _processes(host: Host) -> Iterator[Choice]:
-    yield Choice("OPEN_FILES", str(host.open_files), "at most the limit of Docker's engine")
+    yield _open_files(host)
     if host.accelerator == "rocm":
         yield Choice("RENDER_GID", host.render_gid, "the host's group of AMD's devices")
     if host.accelerator != "cpu":

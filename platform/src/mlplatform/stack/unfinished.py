@@ -19,15 +19,16 @@ ROTATION = Path("secrets") / "next"
 RESTORE = Path(".stack") / "restore"
 """File with the source of a restore."""
 
-_MARKS = {"upgrade": UPGRADE / FACTS, "rotate": ROTATION, "restore": RESTORE}
-"""Verb -> what exists from its first change to its last one."""
-
-_SENTENCES = {
-    "upgrade": "An upgrade was interrupted: `make upgrade` completes it.",
-    "rotate": "A rotation of secrets was interrupted: `make rotate` completes it.",
-    "restore": "A restore was interrupted: repeat `make restore FROM={source}`, or delete {file} to start with the "
-    "part of the data that is there.",
+_CHANGES = {
+    "upgrade": (UPGRADE / FACTS, "An upgrade was interrupted: `make upgrade` completes it."),
+    "rotate": (ROTATION, "A rotation of secrets was interrupted: `make rotate` completes it."),
+    "restore": (
+        RESTORE,
+        "A restore was interrupted: repeat `make restore FROM={source}`, or delete {file} to start with the part of "
+        "the data that is there.",
+    ),
 }
+"""Verb -> what exists from its first change to its last one, and the sentence about it."""
 
 
 def check(root: Path, continues: str = "") -> None:
@@ -47,7 +48,7 @@ def check(root: Path, continues: str = "") -> None:
 
 def interrupted(root: Path) -> Iterator[tuple[str, str]]:
     """Yield the verb of each change that was interrupted, and a sentence with the command that completes it."""
-    for verb, sentence in _SENTENCES.items():
+    for verb, (_, sentence) in _CHANGES.items():
         if has(root, verb):
             source = (root / RESTORE).read_text() if verb == "restore" else ""
             yield verb, sentence.format(source=source, file=RESTORE)
@@ -55,4 +56,4 @@ def interrupted(root: Path) -> Iterator[tuple[str, str]]:
 
 def has(root: Path, verb: str) -> bool:
     """Return whether a change by this verb was interrupted."""
-    return (root / _MARKS[verb]).exists()
+    return (root / _CHANGES[verb][0]).exists()

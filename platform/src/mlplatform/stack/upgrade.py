@@ -64,7 +64,7 @@ def perform(root: Path, report: Callable[[str], None]) -> str:
         facts = former.facts
         if not former.failure:
             if checkout.commit(root) != facts["to"]:
-                checkout.switch(root, facts["to"], detach=True)
+                checkout.switch(root, facts["to"])
             try:
                 _forwards(root, former, report)
             except (Exception, KeyboardInterrupt) as error:
@@ -120,7 +120,7 @@ def _backwards(root: Path, former: Former, report: Callable[[str], None]) -> Non
     report("returning to the former version ...")
     try:
         if checkout.commit(root) != former.facts["from"]:
-            checkout.switch(root, former.facts["from"], detach=True)
+            checkout.switch(root, former.facts["from"])
         former.restore_settings()
         if former.has_dump:
             output(*compose(root, "--profile", "*", "down", "--remove-orphans"))

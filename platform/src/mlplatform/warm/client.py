@@ -70,18 +70,17 @@ def run(arguments: list[str], environment: dict[str, str], template: str) -> Non
     if tell:
         environment = {**environment, TOLD: "1"}
     try:
-        follow = _start_warm(arguments, environment, template)
+        follow = _start_warm(arguments, environment, template, tell=tell)
     except (Cold, OSError, ValueError) as error:
         note(environment, template, f"{error}" or type(error).__name__, tell=tell)
         executable = sys.executable
         os.execve(executable, [executable, *arguments], environment)  # noqa: S606
     # No error may start the program a second time.
-    note(environment, template, None, tell=tell)
     _end_as(follow())
 
 
-def _start_warm(arguments: list[str], environment: dict[str, str], template: str) -> Callable[[], int]:
-    """Start the program, and return what waits for its end and returns its wait status."""
+def _start_warm(arguments: list[str], environment: dict[str, str], template: str, *, tell: bool) -> Callable[[], int]:
+    """Start the program after a note of that, and return what waits for its end and returns its wait status."""
     folder = environment.get(SOCKETS)
     if not folder or environment.get(SWITCH) == "0":
         raise Cold("warm start is off")
@@ -99,7 +98,7 @@ def _start_warm(arguments: list[str], environment: dict[str, str], template: str
     pid = _accepted(connection)
     child = os.pidfd_open(pid)
     woken = wake_on_signals()
-    standing = _let_start(connection, child, pid)
+    standing = _let_start(connection, child, pid, lambda: note(environment, template, None, tell=tell))
 
     def follow() -> int:
         # The child runs the program, and this process does nothing but wait for it.
@@ -116,12 +115,14 @@ def _start_warm(arguments: list[str], environment: dict[str, str], template: str
     return follow
 
 
-def _let_start(connection: socket.socket, child: int, pid: int) -> int:
-    """Let the program start; return the pidfd of its stand-in. Signals that arrive meanwhile wait."""
+def _let_start(connection: socket.socket, child: int, pid: int, announce: Callable[[], None]) -> int:
+    """Announce and let the program start; return the pidfd of its stand-in. Signals that arrive meanwhile wait."""
     standing = None
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     try:
         standing = stand_in(child, pid, FORWARDED)
+        # First, because the program's own lines go to the same file.
+        announce()
         connection.sendall(START)
     except OSError:
         # The program has not started, so it is to start cold, and the signals are for this process.

@@ -25,7 +25,7 @@ from mlplatform.compat import ray_setup_worker
 from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.jobs.states import Outcome
 from mlplatform.gateway.people.secrets import MOST_BYTES, MOST_SECRETS
-from mlplatform.services.encrypted_column import encrypt_again
+from mlplatform.services.rotation import encrypt_again
 
 VALUE = b"\x00of-alice-only\n"
 OF_ATTEMPT = "/platform/attempt/secrets"

@@ -14,10 +14,10 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
 from mlplatform.errors import StorageError
 
@@ -94,59 +94,55 @@ class Member:
     content: IO[bytes]
 
 
-class Reader:
-    """Reader of a backup from a stream, as a context manager.
+@contextmanager
+def reading(stream: IO[bytes], known: Mapping[str, set[str]]) -> Iterator[tuple[Header, Iterator[Member]]]:
+    """Read the header of a backup from a stream; what the caller leaves unread of a member is skipped.
+
+    Args:
+        stream: the backup.
+        known: revisions of each database that this version can restore.
 
     Raises:
         StorageError: the stream is not a backup, of a newer format or schema, or ends early.
     """
+    problem = "This is not a backup of the platform ({}); name another one."
+    try:
+        with tarfile.open(mode="r|", fileobj=stream, bufsize=_CHUNK_BYTES) as tar:
+            header = _read_header(tar)
+            for database, revision in header.schemas.items():
+                if revision not in known.get(database, set()):
+                    raise StorageError(
+                        f"The backup's database {database} has revision {revision} of version {header.version}, which "
+                        "this version does not know; restore it with that version."
+                    )
+            problem = "The backup could not be read to its end ({}); restore another one."
+            yield header, _members(tar)
+    except tarfile.TarError as error:
+        raise StorageError(problem.format(error)) from error
 
-    def __init__(self, stream: IO[bytes], known_schemas: dict[str, set[str]] | None = None) -> None:
-        try:
-            self._tar = tarfile.open(mode="r|", fileobj=stream, bufsize=_CHUNK_BYTES)  # noqa: SIM115 see __exit__
-            self.header = self._read_header()
-        except tarfile.TarError as error:
-            raise StorageError(f"This is not a backup of the platform ({error}); name another one.") from error
-        self._check_schemas(known_schemas)
 
-    def __enter__(self) -> Self:
-        return self
+def _read_header(tar: tarfile.TarFile) -> Header:
+    info = tar.next()
+    file = tar.extractfile(info) if info and info.name == HEADER else None
+    if file is None:
+        found = repr(info.name) if info else "missing"
+        raise StorageError(
+            f"This is not a backup of the platform (its first member is {found}, not {HEADER!r}); name another one."
+        )
+    fields = json.loads(file.read())
+    form = int(fields.pop("format"))
+    if form != FORMAT:
+        raise StorageError(
+            f"The backup has format {form} of version {fields.get('version')}, and this version restores format "
+            f"{FORMAT} only; use that version."
+        )
+    return Header(**fields)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._tar.close()
-        if isinstance(error, tarfile.TarError):
-            raise StorageError(f"The backup could not be read to its end ({error}); restore another one.") from error
 
-    def _read_header(self) -> Header:
-        info = self._tar.next()
-        file = self._tar.extractfile(info) if info and info.name == HEADER else None
+def _members(tar: tarfile.TarFile) -> Iterator[Member]:
+    while info := tar.next():
+        file = tar.extractfile(info)
         if file is None:
-            found = repr(info.name) if info else "missing"
-            raise StorageError(
-                f"This is not a backup of the platform (its first member is {found}, not {HEADER!r}); name another one."
-            )
-        fields = json.loads(file.read())
-        form = int(fields.pop("format"))
-        if form != FORMAT:
-            raise StorageError(
-                f"The backup has format {form} of version {fields.get('version')}, and this version restores format "
-                f"{FORMAT} only; use that version."
-            )
-        return Header(**fields)
-
-    def _check_schemas(self, known: dict[str, set[str]] | None) -> None:
-        for database, revision in self.header.schemas.items() if known is not None else ():
-            if revision not in (known or {}).get(database, set()):
-                raise StorageError(
-                    f"The backup's database {database} has revision {revision} of version {self.header.version}, which "
-                    "this version does not know; restore it with that version."
-                )
-
-    def __iter__(self) -> Iterator[Member]:
-        """Yield each member after the header; what the caller leaves unread is skipped."""
-        while info := self._tar.next():
-            file = self._tar.extractfile(info)
-            if file is None:
-                raise StorageError(f"The backup has a member {info.name!r} that is not a file; restore another one.")
-            yield Member(info.name, info.size, json.loads(info.pax_headers.get(_META, "{}")), file)
-            self._tar.members = []  # type: ignore[attr-defined]
+            raise StorageError(f"The backup has a member {info.name!r} that is not a file; restore another one.")
+        yield Member(info.name, info.size, json.loads(info.pax_headers.get(_META, "{}")), file)
+        tar.members = []  # type: ignore[attr-defined]

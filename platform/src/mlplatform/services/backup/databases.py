@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -11,16 +13,11 @@ from typing import IO, Any
 from mlplatform.compat import mlflow_server
 from mlplatform.errors import StorageError
 from mlplatform.services import bootstrap
-from mlplatform.services.backup import spool
 from mlplatform.services.secret_files import SECRETS
 from mlplatform.settings.environment import environment
 
 DATABASES = {"gateway": "alembic_version", "mlflow": "alembic_version", "mlflow_auth": "alembic_version_auth"}
 """Database -> table with the revision of its tables."""
-
-_OWNERS = {"gateway": "gateway", "mlflow": "mlflow", "mlflow_auth": "mlflow"}
-
-_CHUNK_BYTES = 1 << 20
 
 
 def revisions() -> dict[str, str]:
@@ -28,8 +25,7 @@ def revisions() -> dict[str, str]:
     found = {}
     for database, table in DATABASES.items():
         with _connected("backup", database) as cursor:
-            cursor.execute("SELECT to_regclass(%s)", (table,))
-            if cursor.fetchone()[0]:
+            if bootstrap.has_table(cursor, table):
                 cursor.execute(f"SELECT version_num FROM {table}")  # noqa: S608 a constant
                 found[database] = str(cursor.fetchone()[0])
     return found
@@ -37,25 +33,22 @@ def revisions() -> dict[str, str]:
 
 def known_revisions() -> dict[str, set[str]]:
     """Return the revisions of each database that this version can upgrade to its own."""
-    from alembic.config import Config
     from alembic.script import ScriptDirectory
 
     folders = {"gateway": Path(__file__).parents[2] / "gateway" / "migrations", **mlflow_server.migrations()}
-    found = {}
-    for name, folder in folders.items():
-        config = Config()
-        config.set_main_option("script_location", str(folder))
-        found[name] = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    return found
+    return {
+        name: {script.revision for script in ScriptDirectory(str(folder)).walk_revisions()}
+        for name, folder in folders.items()
+    }
 
 
 @contextmanager
 def dumped(database: str) -> Iterator[IO[bytes]]:
     """Dump a database to a temporary file; uncompressed, so that two dumps share what has not changed."""
-    with spool.new() as temporary:
-        arguments = ["pg_dump", "--format=custom", "--compress=0", f"--file={temporary.name}"]
-        _run([*arguments, f"--dbname=service=backup dbname={database}"], "backup", f"The database {database}")
-        yield temporary.file
+    with tempfile.TemporaryFile() as file:
+        command = ["pg_dump", "--format=custom", "--compress=0", f"--dbname=service=backup dbname={database}"]
+        _run(command, "backup", database, stdout=file)
+        yield file
 
 
 def restore(database: str, dump: IO[bytes]) -> None:
@@ -66,27 +59,25 @@ def restore(database: str, dump: IO[bytes]) -> None:
     """
     from psycopg2 import sql
 
-    with spool.new() as temporary:
-        while chunk := dump.read(_CHUNK_BYTES):
-            temporary.write(chunk)
-        temporary.flush()
+    with tempfile.TemporaryFile() as file:
+        shutil.copyfileobj(dump, file)
+        file.seek(0)
         with closing(bootstrap.connect_as_superuser()) as connection:
             connection.autocommit = True  # DROP DATABASE cannot run in a transaction
             drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(database))
             connection.cursor().execute(drop)
         bootstrap.make_databases()
-        owner = _OWNERS[database]
+        owner = bootstrap.OWNERS[database]
         target = f"--dbname=service={owner} dbname={database}"
         command = ["pg_restore", "--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction", target]
-        _run([*command, temporary.name], owner, f"The database {database}")
+        _run(command, owner, database, stdin=file)
 
 
 def has_rows() -> bool:
     """Return whether there are runs or jobs."""
     for database, table in (("gateway", "jobs"), ("mlflow", "runs")):
-        with _connected(_OWNERS[database], database) as cursor:
-            cursor.execute("SELECT to_regclass(%s)", (table,))
-            if cursor.fetchone()[0]:
+        with _connected(bootstrap.OWNERS[database], database) as cursor:
+            if bootstrap.has_table(cursor, table):
                 cursor.execute(f"SELECT 1 FROM {table} LIMIT 1")  # noqa: S608 a constant
                 if cursor.fetchone():
                     return True
@@ -107,12 +98,11 @@ def _connected(service: str, database: str) -> Iterator[Any]:
         yield cursor
 
 
-def _run(command: list[str], service: str, what: str) -> None:
-    variables: Mapping[str, str] = {
-        **environment(),
-        "PGSERVICEFILE": str(SECRETS / f"postgres_{service}"),
-    }
-    result = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+def _run(command: list[str], service: str, database: str, **options: Any) -> None:
+    variables = {**environment(), "PGSERVICEFILE": str(SECRETS / f"postgres_{service}")}
+    result = subprocess.run(command, env=variables, stderr=subprocess.PIPE, text=True, check=False, **options)
     if result.returncode:
         reason = (result.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise StorageError(f"{what} could not be read or written by {command[0]} ({reason}); see the log of postgres.")
+        raise StorageError(
+            f"The database {database} could not be read or written by {command[0]} ({reason}); see the log of postgres."
+        )

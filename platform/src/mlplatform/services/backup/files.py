@@ -6,16 +6,14 @@ import os
 import shutil
 import sqlite3
 import stat
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing, contextmanager
+import tempfile
+from collections.abc import Collection
+from contextlib import closing
 from pathlib import Path
 from typing import IO, Any
 
 from mlplatform.errors import StorageError
-from mlplatform.services.backup import spool
 from mlplatform.services.backup.archive import Writer
-
-_CHUNK_BYTES = 1 << 20
 
 HOME = "home-"
 """Beginning of the names of volumes with the files of people's own notebooks (`stack/notebook_file.py`)."""
@@ -65,10 +63,9 @@ def _add(writer: Writer, prefix: str, path: Path, relative: str) -> None:
             writer.add_bytes(f"{prefix}/{relative}", b"", {**meta, "kind": "folder"})
         elif stat.S_ISREG(status.st_mode):
             # A copy, because its size must be known before its contents, and the notebook may be writing it.
-            with spool.new() as temporary, path.open("rb") as file:
-                while chunk := file.read(_CHUNK_BYTES):
-                    temporary.write(chunk)
-                add_file(writer, f"{prefix}/{relative}", temporary.file, {**meta, "kind": "file"})
+            with tempfile.TemporaryFile() as copy, path.open("rb") as file:
+                shutil.copyfileobj(file, copy)
+                add_file(writer, f"{prefix}/{relative}", copy, {**meta, "kind": "file"})
     except FileNotFoundError:
         return
 
@@ -85,28 +82,25 @@ def add_grafana(writer: Writer, volume: Path) -> None:
     path = volume / GRAFANA
     if not path.is_file():
         return
-    with _copied(path, without=_DATA_SOURCES) as copy:
+    # One name, so that the next backup replaces the copy of one that was killed.
+    copy = Path(tempfile.gettempdir(), GRAFANA)
+    copy.unlink(missing_ok=True)
+    with (
+        closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as source,
+        closing(sqlite3.connect(copy)) as target,
+    ):
+        source.backup(target)
+        tables = {name for (name,) in target.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+        for table, statement in _DATA_SOURCES.items():
+            if table in tables:
+                target.execute(statement)
+        target.commit()
+        # Otherwise the file keeps what was deleted in pages that are free.
+        target.execute("VACUUM")
+    with copy.open("rb") as file:
+        copy.unlink()
         owner = {"folder": _owner(volume.stat()), **_owner(path.stat())}
-        add_file(writer, f"grafana/{GRAFANA}", copy, {"kind": "file", "path": GRAFANA, **owner})
-
-
-@contextmanager
-def _copied(path: Path, without: Mapping[str, str]) -> Iterator[IO[bytes]]:
-    with spool.new() as temporary:
-        with (
-            closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as source,
-            closing(sqlite3.connect(temporary.name)) as target,
-        ):
-            source.backup(target)
-            tables = {name for (name,) in target.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
-            for table, statement in without.items():
-                if table in tables:
-                    target.execute(statement)
-            target.commit()
-            # Otherwise the file keeps what was deleted in pages that are free.
-            target.execute("VACUUM")
-        with Path(temporary.name).open("rb") as copy:
-            yield copy
+        add_file(writer, f"grafana/{GRAFANA}", file, {"kind": "file", "path": GRAFANA, **owner})
 
 
 def restore_entry(folder: Path, meta: dict[str, Any], content: IO[bytes]) -> None:
@@ -127,8 +121,7 @@ def restore_entry(folder: Path, meta: dict[str, Any], content: IO[bytes]) -> Non
         path.symlink_to(meta["target"])
     else:
         with path.open("wb") as file:
-            while chunk := content.read(_CHUNK_BYTES):
-                file.write(chunk)
+            shutil.copyfileobj(content, file)
     if "folder" in meta:
         _give(folder, meta["folder"])
     _give(path, meta)

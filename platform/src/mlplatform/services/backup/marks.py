@@ -2,47 +2,38 @@
 
 from __future__ import annotations
 
-import fcntl
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from mlplatform.contract import BACKUP_SUCCEEDED, BACKUP_TIMER
+from mlplatform.files import atomic
 
 STATE = Path("/state")
 """Mount point of the volume."""
 
 
-def succeeded(folder: Path = STATE) -> None:
+def succeeded() -> None:
     """Record that a backup was completed now."""
-    (folder / BACKUP_SUCCEEDED).touch()
+    (STATE / BACKUP_SUCCEEDED).touch()
 
 
-def timer_started(folder: Path = STATE) -> None:
+def timer_started() -> None:
     """Record since when backups are made on a timer; only the first call does."""
-    if not (folder / BACKUP_TIMER).exists():
-        (folder / BACKUP_TIMER).touch()
+    if not (STATE / BACKUP_TIMER).exists():
+        (STATE / BACKUP_TIMER).touch()
 
 
-def last_success(folder: Path = STATE) -> float:
+def last_success() -> float:
     """Return the time of the last complete backup in seconds since 1970; 0 before the first one."""
     try:
-        return (folder / BACKUP_SUCCEEDED).stat().st_mtime
+        return (STATE / BACKUP_SUCCEEDED).stat().st_mtime
     except FileNotFoundError:
         return 0.0
 
 
-@contextmanager
-def one_at_a_time(folder: Path = STATE) -> Iterator[None]:
+def one_at_a_time() -> AbstractContextManager[None]:
     """Wait for the end of another backup or restore.
 
     The first backup to end would let the buckets delete what the other still reads, as a restore does.
     """
-    with (folder / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("Another backup or restore runs; this one starts when that has ended.", file=sys.stderr, flush=True)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    return atomic.alone(STATE / "running", "Another backup or restore runs; this one starts when that has ended.")

@@ -13,9 +13,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from itertools import groupby
 from types import SimpleNamespace
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 from mlplatform.errors import StorageError
 from mlplatform.services.buckets import Versions, set_versioning
@@ -174,29 +175,20 @@ class Body:
 
 def opened(client: S3Client, bucket: str, versions: Iterable[Version]) -> Iterator[tuple[Version, IO[bytes], Any]]:
     """Yield each version with its contents and metadata, in order; small ones are fetched in advance, in parallel."""
-
-    def fetch(version: Version) -> tuple[Version, Any, Any] | None:
-        return _fetched(client, bucket, version)
-
-    # Large ones are opened only when it is their turn: the server would end a connection that nobody reads.
     with ThreadPoolExecutor(_PARALLEL) as pool:
-        queue: deque[Version | Future[Any]] = deque()
-
-        def pop() -> Iterator[tuple[Version, IO[bytes], Any]]:
-            first = queue.popleft()
-            found = first.result() if isinstance(first, Future) else fetch(first)
-            if found:
+        queue: deque[Callable[[], tuple[Version, IO[bytes], Any] | None]] = deque()
+        for version in versions:
+            fetch = partial(_fetched, client, bucket, version)
+            # A large one is opened when it is its turn: the server would end a connection that nobody reads.
+            queue.append(pool.submit(fetch).result if version.size <= _SMALL_BYTES else fetch)
+            if len(queue) >= 2 * _PARALLEL and (found := queue.popleft()()):
+                yield found
+        while queue:
+            if found := queue.popleft()():
                 yield found
 
-        for version in versions:
-            queue.append(pool.submit(fetch, version) if version.size <= _SMALL_BYTES else version)
-            if len(queue) >= 2 * _PARALLEL:
-                yield from pop()
-        while queue:
-            yield from pop()
 
-
-def _fetched(client: S3Client, bucket: str, version: Version) -> tuple[Version, Any, Any] | None:
+def _fetched(client: S3Client, bucket: str, version: Version) -> tuple[Version, IO[bytes], Any] | None:
     """Return a version with its size as it is now; None if it has no versions and was deleted meanwhile."""
     from botocore.exceptions import ClientError
 
@@ -206,7 +198,7 @@ def _fetched(client: S3Client, bucket: str, version: Version) -> tuple[Version, 
         if version.id in (_NO_VERSION, _CURRENT) and error.response["Error"]["Code"] in ("NoSuchKey", "NoSuchVersion"):
             return None
         raise
-    content = io.BytesIO(body.read()) if body.size <= _SMALL_BYTES else body
+    content = io.BytesIO(body.read()) if body.size <= _SMALL_BYTES else cast("IO[bytes]", body)
     return replace(version, size=body.size), content, body.meta
 
 

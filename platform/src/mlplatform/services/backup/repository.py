@@ -7,11 +7,16 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO
+from pathlib import Path
+from typing import IO, cast
 
+from mlplatform.contract import BACKUP_SERVERS
 from mlplatform.errors import StorageError
 from mlplatform.services.secret_files import SECRETS
 from mlplatform.settings.environment import environment
+
+FOLDER = Path("/target")
+"""Mount point of a folder of the host."""
 
 _FILE, _TAG = "stack.tar", "mlplatform"
 
@@ -23,25 +28,19 @@ _ANSWER_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Keep:
-    """Numbers of daily, weekly and monthly backups to keep; all zero keeps every backup."""
-
-    daily: int = 0
-    weekly: int = 0
-    monthly: int = 0
-
-
-@dataclass(frozen=True)
 class Repository:
     """A repository of restic.
 
     Attributes:
-        address: as restic writes it: a folder, `s3:https://server/bucket`, `rest:https://server/`.
-        shown: the address as the operator wrote it.
+        shown: the folder or server as the operator wrote it.
     """
 
-    address: str
     shown: str
+
+    @property
+    def address(self) -> str:
+        """The address as restic writes it: the mounted folder, `s3:https://server/bucket`, `rest:https://server/`."""
+        return self.shown if self.shown.startswith(BACKUP_SERVERS) else str(FOLDER)
 
     def save(self, write: Callable[[IO[bytes]], None], *, begin: bool = True) -> None:
         """Add a backup that `write` writes to a stream; none is added if it fails.
@@ -58,7 +57,7 @@ class Repository:
         with subprocess.Popen(
             [*command, "--host=stack"], env=self._environment(), stdin=subprocess.PIPE, stderr=subprocess.PIPE
         ) as process:
-            stdin, stderr = _pipe(process.stdin), _pipe(process.stderr)
+            stdin, stderr = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stderr)
             try:
                 write(stdin)
                 stdin.close()
@@ -72,9 +71,9 @@ class Repository:
         if process.returncode:
             raise self._problem(process.returncode, errors)
 
-    def forget(self, keep: Keep) -> None:
-        """Remove backups beyond the numbers to keep, and their data."""
-        numbers = {"daily": keep.daily, "weekly": keep.weekly, "monthly": keep.monthly}
+    def forget(self, daily: int, weekly: int, monthly: int) -> None:
+        """Remove backups beyond the numbers to keep, and their data; all zero keeps every backup."""
+        numbers = {"daily": daily, "weekly": weekly, "monthly": monthly}
         rules = [f"--keep-{name}={number}" for name, number in numbers.items() if number]
         if rules:
             self._run("forget", "--quiet", "--prune", f"--tag={_TAG}", "--group-by=tags", *rules)
@@ -112,7 +111,7 @@ class Repository:
         with subprocess.Popen(
             command, env=self._environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as process:
-            stdout, stderr = _pipe(process.stdout), _pipe(process.stderr)
+            stdout, stderr = cast("IO[bytes]", process.stdout), cast("IO[bytes]", process.stderr)
             try:
                 if not stdout.peek(1):  # type: ignore[attr-defined]
                     raise self._problem(process.wait() or 1, stderr.read().decode(errors="replace"))
@@ -182,9 +181,3 @@ class Repository:
             )
         lines = errors.strip().splitlines() or ["no reason given"]
         return StorageError(f"restic failed at {self.shown} ({lines[-1]}); correct that and retry.")
-
-
-def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
-    if pipe is None:
-        raise RuntimeError("the process was started without this pipe")
-    return pipe

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from collections.abc import Collection
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from mlplatform.errors import StorageError
 from mlplatform.services import buckets
 from mlplatform.services.backup import databases, files, objects
-from mlplatform.services.backup.archive import Header, Member, Reader
+from mlplatform.services.backup.archive import Header, Member, reading
 from mlplatform.services.backup.progress import Progress
+from mlplatform.services.backup.repository import Repository
 from mlplatform.settings.storage import BUCKETS, StorageSettings
 from mlplatform.storage.s3 import s3_errors
 
@@ -23,24 +23,24 @@ HANDOVER = Path("/handover")
 
 VOLUMES = Path("/volumes")
 
-Source = Callable[[], AbstractContextManager[IO[bytes]]]
-"""Opens the backup's stream: once to verify it, and once more to restore it."""
 
-
-def verify(source: Source) -> Header:
+def verify(repository: Repository, snapshot: str) -> Header:
     """Read a backup completely, which makes restic verify it; change nothing.
 
     Raises:
         StorageError: it is damaged, not a backup, of a newer version, or has files of people who have no notebook here.
     """
     progress, kinds = Progress("verified"), set()
-    with source() as stream, Reader(stream, databases.known_revisions()) as reader:
-        for member in reader:
+    with (
+        repository.opened(snapshot) as stream,
+        reading(stream, databases.known_revisions()) as (header, members),
+    ):
+        for member in members:
             progress.add(member.size)
             kinds.add(member.name.partition("/")[0])
     progress.print()
     check_places(kinds)
-    return reader.header
+    return header
 
 
 def check_places(kinds: Collection[str]) -> None:
@@ -69,14 +69,18 @@ def has_data() -> bool:
         )
 
 
-def apply(source: Source) -> None:
+def apply(repository: Repository, snapshot: str) -> None:
     """Replace the stack's data by a backup; the services that write must be stopped. It can be repeated."""
     client, progress = _owner(), Progress("restored")
-    with s3_errors("s3://"), source() as stream, Reader(stream, databases.known_revisions()) as reader:
+    with (
+        s3_errors("s3://"),
+        repository.opened(snapshot) as stream,
+        reading(stream, databases.known_revisions()) as (_, members),
+    ):
         for bucket in BUCKETS:
             objects.empty(client, bucket)
         uploads = objects.Uploads(client)
-        for member in reader:
+        for member in members:
             _restore(member, uploads, progress)
         uploads.wait()
     progress.print()

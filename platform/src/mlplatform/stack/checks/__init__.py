@@ -45,11 +45,12 @@ def examine(place: Place, checks: Sequence[Check] = CHECKS) -> list[Finding]:
 
 def repair(findings: Sequence[Finding]) -> list[Finding]:
     """Apply the safe fixes; return the findings that had one."""
-    fixable = [finding for finding in findings if finding.repair]
-    for finding in fixable:
+    fixed = []
+    for finding in findings:
         if finding.repair:
             finding.repair()
-    return fixable
+            fixed.append(finding)
+    return fixed
 
 
 def _contained(check: Check, place: Place) -> list[Finding]:

@@ -33,13 +33,8 @@ class Finding:
 
     def as_json(self) -> dict[str, object]:
         """Return the fields for `--json`."""
-        return {
-            "problem": self.problem,
-            "why": self.why,
-            "fix": self.fix,
-            "blocks": self.blocks,
-            "safe_fix": self.repair is not None,
-        }
+        shown = {name: getattr(self, name) for name in ("problem", "why", "fix", "blocks")}
+        return {**shown, "safe_fix": self.repair is not None}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mlplatform.errors import HostError
-from mlplatform.stack import doctor, firewall, secrets_folder, sizing, unfinished
+from mlplatform.stack import doctor, networks, secrets_folder, sizing, unfinished
 from mlplatform.stack.checks.finding import Finding, Place
 from mlplatform.stack.host import this_host
 
@@ -16,22 +16,26 @@ def start_problems(place: Place) -> Iterator[Finding]:
         doctor.check_host(place.root, place.only)
     except HostError as error:
         for line in str(error).splitlines():
-            problem, _, fix = line.partition(": ")
-            yield Finding(problem, "The stack cannot start like this.", fix or line, blocks=True)
+            yield _of_sentence(line, "The stack cannot start like this.", blocks=True)
 
 
 def interrupted(place: Place) -> Iterator[Finding]:
     """Yield an upgrade, a rotation of secrets or a restore that was interrupted."""
     for _, sentence in unfinished.interrupted(place.root):
-        problem, _, fix = sentence.partition(": ")
-        yield Finding(problem, "Services are stopped, or have a part of their data or secrets only.", fix, blocks=True)
+        why = "Services are stopped, or have a part of their data or secrets only."
+        yield _of_sentence(sentence, why, blocks=True)
 
 
 def misfits(place: Place) -> Iterator[Finding]:
     """Yield the settings that no longer fit this host."""
     for sentence in sizing.misfits(place.settings, this_host()):
-        problem, _, fix = sentence.partition(": ")
-        yield Finding(problem, "Jobs run out of memory, or leave hardware unused.", fix)
+        yield _of_sentence(sentence, "Jobs run out of memory, or leave hardware unused.")
+
+
+def _of_sentence(sentence: str, why: str, *, blocks: bool = False) -> Finding:
+    """Return the finding of a sentence that has the problem, a colon and the fix."""
+    problem, _, fix = sentence.partition(": ")
+    return Finding(problem, why, fix or sentence, blocks)
 
 
 def quotas(place: Place) -> Iterator[Finding]:
@@ -77,6 +81,6 @@ def no_timer(place: Place) -> Iterator[Finding]:
 
 def metadata_address(place: Place) -> Iterator[Finding]:
     """Yield that containers can reach the metadata address of the host's cloud."""
-    for note in firewall.notes(place.settings):
+    for note in networks.metadata_notes(place.settings):
         why = "A job could act with the rights of the host at the provider of the cloud."
-        yield Finding(f"{note.partition('. ')[0]}.", why, firewall.RULE)
+        yield Finding(f"{note.partition('. ')[0]}.", why, networks.METADATA_RULE)
