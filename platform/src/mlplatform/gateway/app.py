@@ -171,7 +171,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             *http_audit.routes(audit),
             *http_queue.routes(explanations),
             *http_usage.routes(usage),
-            *capacity.routes(reconciler, head),
+            *capacity.routes(admission, reconciler, head),
             *http_logs.routes(logs),
             *http_sessions.routes(check, sessions),
             *PeopleRoutes(people, tokens, check, storage_key, accounts, store.open_jobs).routes(),

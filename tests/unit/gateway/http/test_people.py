@@ -229,9 +229,8 @@ def test_others_see_owner_shape_state_and_reason_only(
 def test_reason_of_rejected_job_is_for_the_team(started: StartedGateway, people: dict[str, httpx.Client]) -> None:
     """Ray 2.60 quotes fields of the runtime environment (`_private/runtime_env/validation.py`)."""
     submit(people["alice"], "hers")
-    assert asyncio.run(started.store.begin_attempt("hers"))
     reason = "Ray rejects the job: ValueError: runtime_env['pip'] must include field 'packages', but got https://a:b@c"
-    asyncio.run(started.store.refuse("hers", 1, reason))
+    _fail(started, "hers", reason)
     for path in ("/api/jobs/hers", "/api/jobs/", "/platform/jobs/hers", "/platform/"):
         shown = {name: people[name].get(path).text for name in ("bob", "otto")}
         assert {name: ("Ray rejects the job" in text, "a:b@c" in text) for name, text in shown.items()} == {
@@ -390,8 +389,8 @@ def test_answers_have_the_fields_of_their_description(client: httpx.Client, peop
         assert client.get(path).json()[key][0].keys() == described["properties"].keys() == set(described["required"])
 
 
-def _fail(started: StartedGateway, job_id: str) -> None:
+def _fail(started: StartedGateway, job_id: str, message: str = RAY_MESSAGE) -> None:
     """Let the job's first attempt fail, with a message as Ray writes it."""
     assert asyncio.run(started.store.begin_attempt(job_id))
-    verdict = Verdict(Outcome.FAILED, RAY_MESSAGE, 1)
+    verdict = Verdict(Outcome.FAILED, message, 1)
     assert asyncio.run(started.store.end_attempt(job_id, 1, verdict, None, False))

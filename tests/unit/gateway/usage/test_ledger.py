@@ -63,16 +63,6 @@ def test_each_attempt_has_a_row_with_its_outcome(store: JobStore, clock: Clock) 
     assert spans(store) == [(0, 10), (11, 21)]
 
 
-def test_refused_attempt_is_closed(store: JobStore, clock: Clock) -> None:
-    add(store)
-    begin(store)
-    clock.forward(2)
-    do(store.refuse("mine", 1, "Ray rejects the job."))
-    do(store.refuse("mine", 1, "Again."))
-    assert spans(store) == [(0, 2)]
-    assert [row.outcome for row in rows(store)] == ["FAILED"]
-
-
 def test_platform_loses_what_is_marked_lost() -> None:
     assert ledger.LOST == Outcome.LOST
 

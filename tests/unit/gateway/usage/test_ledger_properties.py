@@ -223,17 +223,8 @@ class Gateway(RuleBasedStateMachine):
             dies, lambda: self.store.end_attempt(job_id, attempt.number, verdict, details, False, died=died)
         )
         self.close(attempt, min(filter(None, (self.clock.time, by_ray, died))), outcome)
-        if done.transition.state.final:
+        if done.state.final:
             self.ended.add(job_id)
-
-    @precondition(lambda self: self.open)
-    @rule(data=st.data(), dies=DIES)
-    def refuse(self, data: st.DataObject, dies: bool) -> None:
-        job_id = data.draw(st.sampled_from(sorted(self.open)))
-        attempt = self.open.pop(job_id)
-        self.step(dies, lambda: self.store.refuse(job_id, attempt.number, "Ray rejects the job."))
-        self.close(attempt, self.clock.time, Outcome.FAILED)
-        self.ended.add(job_id)
 
     @precondition(lambda self: self.ended)
     @rule(data=st.data(), dies=DIES)

@@ -14,7 +14,7 @@ _STOP_START_SECONDS = 5.0
 
 
 class HangingStarts:
-    """Memory of when each job's pending attempt was examined, and when it was stopped.
+    """Memory of when each job's pending attempt was examined, and first seen with a requested stop.
 
     Args:
         start_seconds: time in which Ray must start an attempt.
@@ -24,10 +24,6 @@ class HangingStarts:
         self._start_seconds = start_seconds
         self._sought: dict[str, float] = {}
         self._stopped: dict[str, float] = {}
-
-    def note_stop(self, job_id: str) -> None:
-        """Record the first stop of a job."""
-        self._stopped.setdefault(job_id, time.monotonic())
 
     def forget(self, job_id: str) -> None:
         """Forget a job that has ended."""
@@ -41,8 +37,8 @@ class HangingStarts:
                 f"Ray did not start the job within {self._start_seconds:g} s (JOB_START_SECONDS); check its packages "
                 "and its runtime environment, and submit it again."
             )
-        stopped = self._stopped.get(job.id) if job.stop_requested else None
-        waited = stopped is not None and time.monotonic() - stopped > _STOP_START_SECONDS
+        present = time.monotonic()
+        waited = job.stop_requested and present - self._stopped.setdefault(job.id, present) > _STOP_START_SECONDS
         return "Ray did not stop the job's start." if waited else None
 
     def may_be_stranded(self, job: JobRow, attempt: AttemptRow) -> bool:

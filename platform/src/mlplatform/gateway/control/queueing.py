@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -13,7 +13,6 @@ from sqlalchemy import Engine
 from mlplatform.gateway.audit.log import SHARED_TOKEN
 from mlplatform.gateway.control import placements
 from mlplatform.gateway.control.containment import JobErrors
-from mlplatform.gateway.control.free_capacity import YOUNG_SECONDS
 from mlplatform.gateway.control.gpus import is_reported_idle
 from mlplatform.gateway.control.placements import Footprint
 from mlplatform.gateway.control.returning import Returning, preempted
@@ -40,6 +39,9 @@ from mlplatform.scheduling.resources import Node, Request
 
 DEFAULT_TEAM = "default"
 """Team of the jobs that the shared token submits. It has no share, and everything while there are no others."""
+
+_YOUNG_SECONDS = 60.0
+"""Time for which a started job is counted: an entry point imports for 20 s on two cores before it requests workers."""
 
 _TEAMS_SECONDS, _USAGE_SECONDS = 5.0, 60.0
 """Ages at which teams and use are read again: an administrator waits for the one, and the other halves in two days."""
@@ -80,35 +82,22 @@ class Queue:
         Raises:
             UnreachableError: the database is unavailable.
         """
-        await self._prepare(waiting, active)
+        await self._refresh()
+        await self._returning.read([*waiting, *(row for row, _ in active)])
         jobs = self._waiting_jobs(waiting, nodes)
         left, running = self._running_jobs(active, nodes)
+        # Also teams that no administrator has added.
+        named = {team: self._named(team) for team in (*(job.team for job in jobs), *(job.team for job in running))}
         return View(
             now=now().timestamp(),
             nodes=left,
-            teams=self._teams_with([*(job.team for job in jobs), *(job.team for job in running)], nodes),
+            teams=with_cpus({**self._teams, **named}, nodes),
             waiting=jobs,
             running=running,
             claims=[claim for row in waiting if (claim := claim_of(row))],
             usage=self._usage,
             rules=self._rules,
         )
-
-    async def running(
-        self, waiting: Sequence[JobRow], active: Sequence[tuple[JobRow, AttemptRow]], nodes: Sequence[Node]
-    ) -> tuple[Mapping[str, Team], list[RunningJob]]:
-        """Return the teams of all jobs, and the jobs that hold resources; arguments and errors as of `view`."""
-        await self._prepare(waiting, active)
-        _, running = self._running_jobs(active, nodes)
-        return self._teams_with([*map(_team_of, waiting), *(job.team for job in running)], nodes), running
-
-    async def _prepare(self, waiting: Sequence[JobRow], active: Sequence[tuple[JobRow, AttemptRow]]) -> None:
-        await self.refresh()
-        await self._returning.read([*waiting, *(row for row, _ in active)])
-
-    def _teams_with(self, names: Iterable[str], nodes: Sequence[Node]) -> Mapping[str, Team]:
-        """Return all teams, also those of jobs that no administrator has added."""
-        return with_cpus({**self._teams, **{name: self._named(name) for name in names}}, nodes)
 
     def _named(self, name: str) -> Team:
         return self._teams.get(name) or Team(name, 0, 0)
@@ -118,12 +107,8 @@ class Queue:
         """Number of the teams that administrators have added."""
         return len(self._teams)
 
-    async def refresh(self) -> None:
-        """Read teams and use again if they are old.
-
-        Raises:
-            UnreachableError: the database is unavailable.
-        """
+    async def _refresh(self) -> None:
+        """Read teams and use again if they are old."""
         if time.monotonic() - self._teams_read > _TEAMS_SECONDS:
             rows = await self._people.teams()
             self._teams = {row.name: _team(row) for row in rows}
@@ -232,7 +217,7 @@ def _common(row: JobRow) -> dict[str, Any]:
 
 
 def _is_young(created: datetime) -> bool:
-    return (now() - created).total_seconds() < YOUNG_SECONDS
+    return (now() - created).total_seconds() < _YOUNG_SECONDS
 
 
 def _team(row: TeamRow) -> Team:

@@ -13,7 +13,7 @@ from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control.disks import Disks
 from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.control.queueing import DEFAULT_TEAM
-from mlplatform.gateway.control.reconciler import Reconciler
+from mlplatform.gateway.control.reconciler import LISTING_SECONDS, Reconciler
 from mlplatform.gateway.http.queue import Explained, Explanations, requests
 from mlplatform.gateway.jobs.overview import SHOWN, JobOverview, ShownJobs
 from mlplatform.gateway.jobs.store import now
@@ -21,9 +21,6 @@ from mlplatform.gateway.upstream.listings import Holding, holdings_in
 from mlplatform.gateway.upstream.ray import RayHead
 from mlplatform.gateway.upstream.utilisation import GpuUse, UtilisationSource
 from mlplatform.settings.gateway import Tool
-
-_RAY_SECONDS = 3.0
-"""Timeout of Ray's listings; the rest of the page does not wait longer for them."""
 
 _CHECK_SECONDS = 5.0
 """Interval between two checks of the tools while somebody looks at the page."""
@@ -181,12 +178,12 @@ class FrontPage:
 
     async def _nodes(self) -> tuple[list[NodeView], str]:
         try:
-            async with asyncio.timeout(_RAY_SECONDS):
+            async with asyncio.timeout(LISTING_SECONDS):
                 cluster, actors = await asyncio.gather(self._reconciler.look(), self._head.living_actors())
         except UnreachableError as error:
             return [], str(error)
         except TimeoutError:
-            return [], f"Ray's head has not listed its nodes within {_RAY_SECONDS:g} s."
+            return [], f"Ray's head has not listed its nodes within {LISTING_SECONDS:g} s."
         held = holdings_in(actors, cluster.jobs.values(), cluster.names)
         load = await self._utilisation.of(cluster)
         # The head declares no CPUs: it runs no jobs.
