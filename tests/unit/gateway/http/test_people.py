@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from peopled import as_person, invite, log_in, populate, submit
+from peopled import as_person, invite, log_in, submit
 from ray_head import AUTHORIZED, BOUND_S, CLUSTER_TOKEN, NO_TLS, TOKEN, Head
 from sqlalchemy import update
 from sqlalchemy.orm import Session
@@ -25,21 +24,6 @@ from mlplatform.gateway.people.schema import LoginCodeRow, TokenRow
 
 BOUNDED: dict[str, Any] = {"verify": NO_TLS, "timeout": BOUND_S}
 RAY_MESSAGE = "Job entrypoint command failed with exit code 1, last available logs:\nline of the log"
-
-
-@pytest.fixture
-def client(started: StartedGateway) -> Iterator[httpx.Client]:
-    with started.running() as client:
-        yield client
-
-
-@pytest.fixture
-def people(client: httpx.Client) -> Iterator[dict[str, httpx.Client]]:
-    """A client per person."""
-    clients = {name: as_person(client, token) for name, token in populate(client).items()}
-    yield clients
-    for opened in clients.values():
-        opened.close()
 
 
 def exchange(client: httpx.Client, **body: str) -> httpx.Response:
@@ -269,13 +253,6 @@ def test_job_of_shared_token_is_controlled_by_administrators(people: dict[str, h
         answer = people[name].post("/api/jobs/mine/stop")
         assert (answer.status_code, "belongs to the shared token" in answer.text) == (403, True)
     assert people["ada"].post("/api/jobs/mine/stop").status_code == 200
-
-
-def test_lead_ends_jobs_of_the_team(people: dict[str, httpx.Client]) -> None:
-    submit(people["alice"], "hers")
-    assert people["lena"].post("/api/jobs/hers/stop").json() == {"stopped": True}
-    assert people["bob"].delete("/api/jobs/hers").status_code == 403
-    assert people["lena"].delete("/api/jobs/hers").json() == {"deleted": True}
 
 
 def test_head_gets_the_cluster_token_only(started: StartedGateway, head: Head) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -13,24 +12,15 @@ from ray_head import BOUND_S, NO_TLS, Head, served, talk, talking
 from sqlalchemy import Engine
 from starlette.applications import Starlette
 from starlette.routing import Mount, WebSocketRoute
-from stored import database_in
 from websockets.exceptions import ConnectionClosed
 
 from mlplatform.gateway.audit.log import PLATFORM
-from mlplatform.gateway.database.engine import connect
 from mlplatform.gateway.http import sessions as http_sessions
 from mlplatform.gateway.http.auth import COOKIE, LOGIN, LOGOUT, TokenAuth, TokenCheck
 from mlplatform.gateway.http.proxy import ReverseProxy
 from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.people.store import People
 from mlplatform.gateway.people.tokens import Tokens
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = connect(database_in(tmp_path))
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture

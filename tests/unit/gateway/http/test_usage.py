@@ -100,7 +100,3 @@ def test_invalid_parameter_is_named(client: httpx.Client, window: dict[str, str]
     answer = client.get("/platform/usage", params=window)
     assert answer.status_code == 400
     assert answer.text.startswith(problem)
-
-
-def test_usage_requires_the_token(client: httpx.Client) -> None:
-    assert httpx.get(f"{client.base_url}/platform/usage").status_code == 401

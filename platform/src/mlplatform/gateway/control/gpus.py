@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from mlplatform.gateway.jobs.notices import Notices
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
@@ -45,6 +45,7 @@ class GpuWatch:
         self._logs = logs
         self._excess_s = excess_s
         self._warned: dict[str, float] = {}
+        """Times by the attempt's id at Ray; few attempts are warned."""
 
     async def look_at(self, job: JobRow, attempt: AttemptRow, held: Sequence[GpuUse], idle_s: float) -> None:
         """Report a running job whose GPUs do nothing, and limit one that uses too much of its memory.
@@ -69,10 +70,6 @@ class GpuWatch:
             await self._store.set_message(job.id, RUNNING_MESSAGE, State.RUNNING)
         else:
             await self._report_idle(job, attempt if idle else None, idle_s)
-
-    def forget_all_but(self, names: Collection[str]) -> None:
-        """Forget all attempts except those with these submission ids of Ray."""
-        self._warned = {name: at for name, at in self._warned.items() if name in names}
 
     async def _report_idle(self, job: JobRow, idle: AttemptRow | None, idle_s: float) -> None:
         """Let a job's message and log have since when its GPUs do nothing, once its team's time is over."""

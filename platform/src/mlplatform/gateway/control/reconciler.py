@@ -54,6 +54,9 @@ _IDLE_SECONDS = 10.0
 _FRESH_SECONDS = 2.0
 """Maximum age of Ray's listing when a person waits for the answer."""
 
+_LONGEST_LISTING_SECONDS = 60.0
+"""Longer than the timeouts of the requests to Ray."""
+
 _FORGOTTEN_SECONDS = 15.0
 """A starting head lists no jobs until it has loaded its state."""
 
@@ -134,7 +137,7 @@ class Reconciler:
                 group.create_task(self._forever(partial(look, self._some_open, self.look)))
             group.create_task(self._outages.watch(self._some_open))
 
-    async def look(self, within_s: float | None = None) -> ClusterSnapshot:
+    async def look(self, within_s: float = _LONGEST_LISTING_SECONDS) -> ClusterSnapshot:
         """Return Ray's listing of jobs and nodes, at most two seconds old.
 
         Raises:
@@ -227,7 +230,6 @@ class Reconciler:
         """Close the logs of jobs that have ended: a failing database may store an end and still report an error."""
         gone, self._open = self._open - still_open, still_open
         for job_id in gone:
-            self._hanging.forget(job_id)
             await self._finisher.close_log(job_id)
         if gone:
             self._housekeeping.notice_end()
@@ -273,7 +275,7 @@ class Reconciler:
         pending = ray["status"] == "PENDING"
         if pending and (reason := self._hanging.reason(job, attempt)):
             return self._finisher.give_up(job, attempt, ray, reason)
-        if pending and self._hanging.may_be_stranded(job, attempt):
+        if pending and self._hanging.may_be_stranded(attempt):
             return self._find_supervisor(job, attempt)
         return self.starter.departures.work(job, attempt)
 

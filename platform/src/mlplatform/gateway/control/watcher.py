@@ -51,6 +51,7 @@ class Watcher:
         self._gpus = gpus
         self._errors = errors
         self._told: set[str] = set()
+        """Attempts by their ids at Ray; few hold GPUs that they have not requested."""
 
     async def look(self, some_open: asyncio.Event, cluster: Callable[[], Awaitable[ClusterSnapshot]]) -> None:
         """Wait for open jobs and some seconds more, then measure once, to be repeated.
@@ -68,9 +69,6 @@ class Watcher:
         use = await self._use.of(snapshot)
         rows = await self._store.open_jobs()
         active = [(job, attempt) for job in rows if (attempt := job.open_attempt)]
-        names = {attempt.ray_submission_id for _, attempt in active}
-        self._told &= names
-        self._gpus.forget_all_but(names)
         # While a node does not answer, jobs hold what they held before.
         if use.complete:
             self._queue.held = {

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -15,9 +15,7 @@ from starlette.routing import Route
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control.admission import Admission
 from mlplatform.gateway.control.reconciler import LISTING_SECONDS, Reconciler
-from mlplatform.gateway.errors import RequestError
 from mlplatform.gateway.http import request_body
-from mlplatform.gateway.jobs.submission import invalid_field
 from mlplatform.gateway.upstream.listings import users_of
 from mlplatform.gateway.upstream.ray import RayHead
 from mlplatform.scheduling.capacity import Shortage
@@ -64,20 +62,14 @@ def routes(admission: Admission, reconciler: Reconciler, head: RayHead) -> list[
 
     async def post(request: HttpRequest) -> Response:
         """Respond with the current shortage, null if the request fits now; 422 if no node can ever hold it."""
-        asked = _parse(await request_body.whole(request.receive, _BODY_BYTES, "request fewer kinds of resources"))
+        body = await request_body.parsed(request.receive, _Body, _BODY_BYTES, "request fewer kinds of resources")
+        asked = body.request()
         shortage = await admission.shortage(asked)
         if shortage is not None:
             shortage = await _with_users(shortage, asked, reconciler, head)
         return JSONResponse({"shortage": asdict(shortage) if shortage else None})
 
     return [Route("/platform/capacity", post, methods=["POST"])]
-
-
-def _parse(body: bytes) -> Request:
-    try:
-        return _Body.model_validate_json(body).request()
-    except ValidationError as error:
-        raise RequestError(invalid_field(error)) from error
 
 
 async def _with_users(shortage: Shortage, asked: Request, reconciler: Reconciler, head: RayHead) -> Shortage:

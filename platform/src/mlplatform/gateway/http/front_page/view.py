@@ -64,14 +64,6 @@ class NodeView:
 
 
 @dataclass(frozen=True)
-class ToolView:
-    """A page of the stack, and whether its service answers."""
-
-    tool: Tool
-    healthy: bool
-
-
-@dataclass(frozen=True)
 class QueuedView:
     """A waiting job's position in the queue, and why it waits.
 
@@ -98,7 +90,7 @@ class View:
         jobs: open jobs and those that ended last; of those that wait, first the queue in its order.
         nodes: nodes of the cluster; empty if Ray's head does not answer.
         problem: the reason why there are no nodes; empty if there are.
-        tools: the stack's pages, each with its health; services without a page, such as Postgres, are not shown.
+        tools: the stack's pages, and whether each service answers; without those that have no page, such as Postgres.
         disk_problem: the reason why new jobs are rejected; empty if they are not.
         queue: what there is to say of shown jobs that wait for resources, by id.
         queue_time: time for which the queue holds, if that is long ago; None otherwise.
@@ -107,7 +99,7 @@ class View:
     jobs: ShownJobs
     nodes: Sequence[NodeView]
     problem: str
-    tools: Sequence[ToolView]
+    tools: Sequence[tuple[Tool, bool]]
     disk_problem: str = ""
     queue: Mapping[str, QueuedView] = field(default_factory=dict)
     queue_time: datetime | None = None
@@ -200,13 +192,13 @@ class FrontPage:
             if node.total.get("CPU")
         ], ""
 
-    async def _health(self) -> list[ToolView]:
+    async def _health(self) -> list[tuple[Tool, bool]]:
         async with self._lock:
             if time.monotonic() - self._checked > _CHECK_SECONDS:
                 await self._outages.probe()
                 self._checked = time.monotonic()
         down = self._outages.now()
-        return [ToolView(tool, tool.title not in down) for tool in self._tools]
+        return [(tool, tool.title not in down) for tool in self._tools]
 
 
 def gpus_of(node: str, total: float, free: float, held: Sequence[Holding]) -> list[Gpus]:
