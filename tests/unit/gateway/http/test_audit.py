@@ -6,12 +6,11 @@ import asyncio
 import io
 import time
 import zipfile
-from importlib.resources import files
 from typing import Any
 
 import httpx
 import pytest
-import yaml
+from described import schemas
 from ray_head import AUTHORIZED, BOUND_S, NO_TLS, TOKEN, Head
 from sqlalchemy import text
 from starlette.responses import Response
@@ -180,6 +179,5 @@ def test_invalid_window_is_rejected(client: httpx.Client, window: str) -> None:
 
 
 def test_entry_has_the_fields_of_its_description(client: httpx.Client) -> None:
-    described = yaml.safe_load(files("mlplatform.gateway.http").joinpath("openapi.yaml").read_text())
-    schema = described["components"]["schemas"]["AuditEntry"]
+    schema = schemas()["AuditEntry"]
     assert entries(client)[0].keys() == schema["properties"].keys() == set(schema["required"])

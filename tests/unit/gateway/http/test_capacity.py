@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import yaml
+from described import schemas
 from listing_head import UNIT, ListingHead
 from started_gateway import StartedGateway
 from waiting import wait_for
@@ -133,11 +132,10 @@ def test_invalid_capacity_request_error_names_field_and_value(client: httpx.Clie
 
 
 def test_capacity_request_schema_matches_parser(client: httpx.Client) -> None:
-    described = yaml.safe_load(files("mlplatform.gateway.http").joinpath("openapi.yaml").read_text())["components"]
-    schema = described["schemas"]["CapacityRequest"]["properties"]
+    schema = schemas()["CapacityRequest"]["properties"]
     group = dict.fromkeys(schema["workers"]["properties"], 1) | {"gpus": 0, "custom": {"CPU": 1}}
     entry = dict.fromkeys(schema["entrypoint"]["properties"], 1) | {"custom": {"memory": 1}}
     asked = {"entrypoint": entry, "workers": group, "labels": {"role": "worker"}}
     assert schema.keys() == asked.keys()
     answer = client.post("/platform/capacity", json=asked).raise_for_status().json()
-    assert answer["shortage"].keys() == described["schemas"]["Capacity"]["properties"]["shortage"]["properties"].keys()
+    assert answer["shortage"].keys() == schemas()["Capacity"]["properties"]["shortage"]["properties"].keys()

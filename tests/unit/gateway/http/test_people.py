@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import UTC, datetime, timedelta
-from importlib.resources import files
 from typing import Any
 
 import httpx
 import pytest
-import yaml
+from described import schemas
 from peopled import as_person, invite, log_in, submit
 from ray_head import AUTHORIZED, BOUND_S, CLUSTER_TOKEN, NO_TLS, TOKEN, Head
 from sqlalchemy import update
@@ -356,13 +355,12 @@ def test_with_nobody_added_rows_have_no_owner(started: StartedGateway, client: h
 
 
 def test_answers_have_the_fields_of_their_description(client: httpx.Client, people: dict[str, httpx.Client]) -> None:
-    schemas = yaml.safe_load(files("mlplatform.gateway.http").joinpath("openapi.yaml").read_text())["components"]
     for path, key, schema in (
         ("/platform/people", "people", "Person"),
         ("/platform/teams", "teams", "Team"),
         ("/platform/tokens", "tokens", "Token"),
     ):
-        described = schemas["schemas"][schema]
+        described = schemas()[schema]
         assert client.get(path).json()[key][0].keys() == described["properties"].keys() == set(described["required"])
 
 

@@ -98,19 +98,6 @@ def test_request_of_a_session_ends_with_the_log_out(gateway: str, token: str) ->
         assert "session of ada has ended" in (socket.close_reason or "")
 
 
-def test_stream_of_shared_tokens_session_ends_with_log_out(gateway: str) -> None:
-    session = httpx.post(f"{gateway}{LOGIN}", headers={"Authorization": "Bearer shared"}, verify=NO_TLS).cookies[COOKIE]
-    with (
-        httpx.Client(base_url=gateway, cookies={COOKIE: session}, timeout=BOUND_S, verify=NO_TLS) as browser,
-        browser.stream("GET", "/halting") as answer,
-    ):
-        lines = answer.iter_lines()
-        assert next(lines) == "first"
-        assert httpx.post(f"{gateway}{LOGOUT}", cookies={COOKIE: session}, verify=NO_TLS).status_code == 303
-        with pytest.raises(httpx.RemoteProtocolError):
-            next(lines)
-
-
 @pytest.mark.parametrize("logged_in", [False, True], ids=["token", "session"])
 def test_stream_of_the_shared_token_ends_with_its_rotation(gateway: str, shared: list[str], logged_in: bool) -> None:
     given = {"Authorization": f"Bearer {shared[-1]}"}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import yaml
+from described import schemas
 from listing_head import RECORDED, ListingHead
 from ray_head import TOKEN
 from started_gateway import StartedGateway
@@ -100,8 +99,7 @@ def test_front_page_shows_measured_load(client: httpx.Client) -> None:
 
 
 def test_answer_has_the_fields_of_its_description(client: httpx.Client) -> None:
-    described = yaml.safe_load(files("mlplatform.gateway.http").joinpath("openapi.yaml").read_text())
-    schema = described["components"]["schemas"]["Utilisation"]["properties"]
+    schema = schemas()["Utilisation"]["properties"]
     answer = use(client)
     assert answer.keys() == schema.keys()
     for kind in ("nodes", "gpus", "jobs"):

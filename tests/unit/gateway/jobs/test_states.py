@@ -1,10 +1,9 @@
 """Verdicts on attempts, and the next states of their jobs."""
 
-from importlib.resources import files
 from typing import Any
 
 import pytest
-import yaml
+from described import schemas
 
 from mlplatform.gateway.jobs import states
 from mlplatform.gateway.jobs.states import (
@@ -65,12 +64,10 @@ def test_each_state_waits_has_attempt_or_is_final(state: State) -> None:
 
 
 def test_openapi_lists_all_states_and_outcomes() -> None:
-    text = files("mlplatform.gateway.http").joinpath("openapi.yaml").read_text()
-    schemas = yaml.safe_load(text)["components"]["schemas"]
-    fields = schemas["JobWithAttempts"]["allOf"][1]["properties"]
+    fields = schemas()["JobWithAttempts"]["allOf"][1]["properties"]
     assert fields["state"]["enum"] == list(State)
     assert fields["attempts"]["items"]["properties"]["outcome"]["enum"] == [*Outcome, None]
-    assert set(schemas["Status"]["enum"]) == STATUSES
+    assert set(schemas()["Status"]["enum"]) == STATUSES
 
 
 # --- judge ---

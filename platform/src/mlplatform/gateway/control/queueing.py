@@ -16,7 +16,7 @@ from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.gpus import is_reported_idle
 from mlplatform.gateway.control.placements import Footprint
 from mlplatform.gateway.control.returning import Returning, preempted
-from mlplatform.gateway.jobs.notices import claim_of, left_idle, notice_of
+from mlplatform.gateway.jobs.notices import claim_of
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.jobs.submission import request_of
@@ -35,6 +35,7 @@ from mlplatform.scheduling.queue import (
     View,
     WaitingJob,
 )
+from mlplatform.scheduling.reasons import IDLE
 from mlplatform.scheduling.resources import Node, Request
 
 DEFAULT_TEAM = "default"
@@ -141,8 +142,10 @@ class Queue:
 
         Otherwise it would at once take back its team's share from the job that it has left for.
         """
-        ends = [attempt.ended.timestamp() for attempt in row.attempts[-1:] if attempt.ended and left_idle(attempt)]
-        return ends[0] + self.idle_s.get(row.team or "", 0) if ends else 0.0
+        last = row.last_attempt
+        if last is None or last.ended is None or not (last.leave_why or "").startswith(IDLE):
+            return 0.0
+        return last.ended.timestamp() + self.idle_s.get(row.team or "", 0)
 
     def _running_jobs(
         self, active: Sequence[tuple[JobRow, AttemptRow]], nodes: Sequence[Node]
@@ -152,7 +155,7 @@ class Queue:
             with self._errors.contained(row.id):
                 request = self._request(row, nodes)
                 held = self.held.get(attempt.ray_submission_id)
-                footprint = Footprint.of(request, attempt.running, _is_young(attempt.created), held)
+                footprint = Footprint(request, attempt.running, _is_young(attempt.created), held or {})
                 jobs.append((row, attempt, request, footprint))
         left, places = placements.place(nodes, [footprint for *_, footprint in jobs])
         running = [
@@ -179,7 +182,7 @@ class Queue:
         """Return the notice of an attempt; a job that is being stopped leaves too, and need not be asked."""
         if row.stop_requested:
             return Notice(now().timestamp() + (attempt.grace_s or self._rules.grace_s))
-        return notice_of(attempt)
+        return Notice(attempt.leave_by.timestamp(), attempt.claimant or "") if attempt.leave_by else None
 
     def _request(self, row: JobRow, nodes: Sequence[Node]) -> Request:
         request = request_of(row)
