@@ -12,7 +12,7 @@ from starlette.routing import Route
 from mlplatform.errors import SettingsError
 from mlplatform.gateway.errors import RequestError
 from mlplatform.gateway.http import request_body
-from mlplatform.gateway.http.auth import actor_of, principal_of
+from mlplatform.gateway.http.auth import actor_of, person_of
 from mlplatform.gateway.people.store import People
 from mlplatform.gateway.upstream.messages import MessageSender
 
@@ -50,7 +50,4 @@ def routes(people: People, sender: MessageSender) -> list[Route]:
 
 
 def _person(request: Request) -> str:
-    person = principal_of(request.scope).person
-    if not person:
-        raise RequestError("Messages are for people: log in with a token of your own, `mlplatform login`.")
-    return person
+    return person_of(request.scope, "Messages")
