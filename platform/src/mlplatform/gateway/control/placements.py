@@ -13,7 +13,7 @@ from mlplatform.scheduling.shares import EPSILON
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a running job requests and holds.
+    """Request of a running job, and the resources that its processes hold.
 
     Attributes:
         request: everything that it requests.
