@@ -1,14 +1,16 @@
-"""A store of jobs in SQLite, and a gateway with a job."""
+"""A database in SQLite, a store of jobs in one, and a gateway with a job."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import Engine, event
 from started_gateway import StartedGateway
 from stored import database_in
 
+from mlplatform.gateway.database.engine import connect
 from mlplatform.gateway.jobs.store import JobStore
 
 
@@ -27,3 +29,10 @@ def started(tmp_path: Path, closed_port: int, monkeypatch: pytest.MonkeyPatch) -
     gateway = StartedGateway(tmp_path, f"http://127.0.0.1:{closed_port}")
     gateway.add()
     return gateway
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = connect(database_in(tmp_path))
+    yield engine
+    engine.dispose()

@@ -73,7 +73,6 @@ from mlplatform.gateway.people.secrets import Secrets
 from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.people.store import People
 from mlplatform.gateway.people.tokens import Tokens
-from mlplatform.gateway.people.webhooks import Webhooks
 from mlplatform.gateway.upstream import mlflow
 from mlplatform.gateway.upstream.mail import MailServer
 from mlplatform.gateway.upstream.messages import MessageSender
@@ -120,7 +119,12 @@ def create_app(config: GatewaySettings) -> Starlette:
     messenger = Messenger(store.engine, sender)
     retention = Retention(_kinds(config, store, packages, tracking))
     usage = UsageReader(store.engine)
-    published = _published(config, store, usage, logs, disks)
+    backups = partial(http_metrics.of_backups, config.backups, config.backup_hours)
+    published: list[Route] = []
+    prometheus = None
+    if password := _prometheus_password(config):
+        published = [http_metrics.route(TotalsReader(store.engine), usage, logs, disks, backups, password.read)]
+        prometheus = Monitoring("Prometheus", config.prometheus, password.read())
     audit = AuditLog(store.engine)
     tokens = Tokens(store.engine)
     people = People(store.engine)
@@ -136,7 +140,6 @@ def create_app(config: GatewaySettings) -> Starlette:
     page = FrontPage(overview, reconciler, head, utilisation, config.tools, disks, explanations)
     runs = JobRuns(store.engine)
     pages = mlflow.JobPages(tracking) if tracking else None
-    prometheus = _prometheus(config)
     grafana = Monitoring("Grafana", config.grafana)
     front_page = FrontPageRoutes(page, check, sessions, store.get, runs, pages, config.tool("MLflow"))
 
@@ -171,13 +174,13 @@ def create_app(config: GatewaySettings) -> Starlette:
             *http_audit.routes(audit),
             *http_queue.routes(explanations),
             *http_usage.routes(usage),
-            *capacity.routes(reconciler, head),
+            *capacity.routes(admission, reconciler, head),
             *http_logs.routes(logs),
             *http_sessions.routes(check, sessions),
             *PeopleRoutes(people, tokens, check, storage_key, accounts, store.open_jobs).routes(),
             *http_storage.routes(storage_key, config.s3_external, config.s3_port),
             *http_mlflow.routes(audit, digests),
-            *http_webhooks.routes(Webhooks(store.engine), sender),
+            *http_webhooks.routes(people, sender),
             *http_attempts.routes(secrets, runs),
             *http_secrets.routes(secrets),
             *http_utilisation.routes(overview, reconciler, utilisation),
@@ -243,27 +246,13 @@ def _mail_server(config: GatewaySettings) -> MailServer | None:
     )
 
 
-def _prometheus(config: GatewaySettings) -> Monitoring | None:
-    """Return Prometheus, if the stack has one."""
-    password = _prometheus_password(config)
-    return None if password is None else Monitoring("Prometheus", config.prometheus, password.read())
-
-
-def _published(
-    config: GatewaySettings, store: JobStore, usage: UsageReader, logs: JobLogs, disks: Disks
-) -> list[Route]:
-    """Return the route of the metrics, if there is a Prometheus, which sends its own password as a token."""
-    password = _prometheus_password(config)
-    if password is None:
-        return []
-    password.read()
-    backups = partial(http_metrics.of_backups, config.backups, config.backup_hours)
-    return [http_metrics.route(TotalsReader(store.engine), usage, logs, disks, backups, password.read)]
-
-
 def _prometheus_password(config: GatewaySettings) -> TokenFile | None:
-    path = config.prometheus_password_path
-    return None if path is None else TokenFile(path, "MLPLATFORM_PROMETHEUS_PASSWORD_PATH")
+    """Return the password of Prometheus, if the stack has one; it also sends it as a token for the metrics."""
+    if config.prometheus_password_path is None:
+        return None
+    password = TokenFile(config.prometheus_password_path, "MLPLATFORM_PROMETHEUS_PASSWORD_PATH")
+    password.read()
+    return password
 
 
 def _key(path: Path | None) -> str | None:

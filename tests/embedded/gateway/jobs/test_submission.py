@@ -302,7 +302,7 @@ def test_job_details_have_rays_fields(state: State, attempts: int) -> None:
     job.state, job.attempts = state, [attempt(n, f"0{n}000000") for n in range(1, attempts + 1)]
     if state.final:
         job.ended, job.exit_code, job.error_type = datetime.now(UTC), 1, "JOB_ENTRYPOINT_COMMAND_ERROR"
-    given = job_details(job)
+    given = job_details(job, job.last_attempt)
     assert list(given) == list(JobDetails.model_fields)
     details = JobDetails(**json.loads(json.dumps(given)))
     assert json.loads(details.model_dump_json()) == given
@@ -314,7 +314,8 @@ def test_job_details_have_rays_fields(state: State, attempts: int) -> None:
 def test_times_are_unix_milliseconds() -> None:
     job = parsed().job()
     job.created, job.ended = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), datetime(1970, 1, 1, 0, 1, tzinfo=UTC)
-    assert (job_details(job)["start_time"], job_details(job)["end_time"]) == (1000, 60_000)
+    details = job_details(job, None)
+    assert (details["start_time"], details["end_time"]) == (1000, 60_000)
 
 
 @pytest.mark.parametrize(
@@ -329,5 +330,5 @@ def test_secrets_are_redacted_like_rays(runtime_env: dict[str, Any]) -> None:
 
 def test_details_redact_secrets_only_on_request() -> None:
     job = parsed(runtime_env={"env_vars": {"A": "secret"}}).job()
-    assert job_details(job)["runtime_env"] == {"env_vars": {"A": "secret"}}
-    assert "secret" not in json.dumps(job_details(job, redact=True))
+    assert job_details(job, None)["runtime_env"] == {"env_vars": {"A": "secret"}}
+    assert "secret" not in json.dumps(job_details(job, None, redact=True))

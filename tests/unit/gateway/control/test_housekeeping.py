@@ -7,7 +7,6 @@ import pytest
 from stored import submitted
 
 from mlplatform.gateway.control import housekeeping
-from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.housekeeping import Housekeeping
 from mlplatform.gateway.control.leftovers import LeftoverActors
@@ -45,8 +44,7 @@ async def test_failing_run_closure_does_not_block_other_jobs(
             await JobRuns(store.engine).report(job_id, 1, run_id, False)
         await store.request_stop(job_id)
         await store.end_attempt(job_id, 1, Verdict(Outcome.STOPPED, "It was stopped."), None, False)
-    tokens = AttemptTokens(store.engine, "")
-    keeping = Housekeeping(store, unused, tracking, JobErrors(), LeftoverActors(unused, {}), tokens)
+    keeping = Housekeeping(store, unused, tracking, JobErrors(), LeftoverActors(unused, {}))
     closing = asyncio.create_task(keeping.close_runs())
     async with asyncio.timeout(20):
         while len(await store.unclosed()) > 1:

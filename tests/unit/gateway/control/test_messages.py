@@ -23,7 +23,6 @@ from mlplatform.gateway.jobs.messages import MessageRow
 from mlplatform.gateway.jobs.states import Outcome, Verdict
 from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.people.store import People
-from mlplatform.gateway.people.webhooks import Webhooks
 from mlplatform.gateway.upstream.messages import MessageSender
 
 
@@ -71,7 +70,7 @@ async def messenger(idle: Gateway, receiver: Receiver) -> AsyncIterator[Messenge
     people = People(idle.store.engine)
     await people.add_team("vision", {}, PLATFORM)
     await people.add("alice", PLATFORM, "vision", False, False)
-    await Webhooks(idle.store.engine).set("alice", receiver.address, PLATFORM)
+    await People(idle.store.engine).set_webhook("alice", receiver.address, PLATFORM)
     sender = MessageSender({"http", "https"}, private=True)
     yield Messenger(idle.store.engine, sender)
     await sender.close()
@@ -163,7 +162,7 @@ async def test_silent_receiver_holds_up_nobody_elses_messages(
 ) -> None:
     """Also if more of its messages wait than are delivered at once; all are given up together in the end."""
     await People(idle.store.engine).add("bob", PLATFORM, "vision", False, False)
-    await Webhooks(idle.store.engine).set("bob", f"http://127.0.0.1:{closed_port}/", PLATFORM)
+    await People(idle.store.engine).set_webhook("bob", f"http://127.0.0.1:{closed_port}/", PLATFORM)
     row = {"event": "ended", "state": "FAILED", "text": "It ended.", "created": now(), "due": now()}
     with Session(idle.store.engine) as session, session.begin():
         session.add_all([MessageRow(person="bob", job_id=f"his{number}", **row) for number in range(60)])

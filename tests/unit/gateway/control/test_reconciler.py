@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 import uvicorn
 from gateway_parts import BOUND_S, Gateway, ray
+from held import rows
 from starlette.requests import Request
 from waiting import until
 from websockets.asyncio.client import connect
@@ -22,6 +24,7 @@ from mlplatform.gateway.http.jobs import JobRoutes
 from mlplatform.gateway.http.proxy import ReverseProxy
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.submission import Submission
+from mlplatform.gateway.usage.ledger import milliseconds
 from mlplatform.storage import fence
 
 
@@ -235,6 +238,22 @@ async def test_idle_log_is_released_when_reader_disconnects(idle: Gateway) -> No
         async with connect(f"{address}/api/jobs/mine/logs/tail", proxy=None):
             await until(lambda: followers() == 1)
         await until(lambda: followers() == 0)
+
+
+@pytest.mark.parametrize("end", [State.SUCCEEDED, State.FAILED], ids=["stored by Ray", "death of its node"])
+async def test_attempt_is_held_until_its_end_in_ray(end: State, gateway: Gateway) -> None:
+    """The end is before the attempt began, at which the ledger ends it."""
+    long_ago = datetime.now(UTC) - timedelta(hours=1)
+    await gateway.started(metadata={"max_restarts_on_loss": "0"})
+    if end == State.SUCCEEDED:
+        gateway.head.jobs[gateway.head.submitted[0]] = ray("SUCCEEDED", end_time=milliseconds(long_ago))
+    else:
+        gateway.head.dead["n"] = long_ago
+    await gateway.until_state(end)
+    (row,) = rows(gateway.store)
+    assert row.recorded is not None
+    assert row.began == row.ended < row.recorded
+    assert row.outcome == ("SUCCEEDED" if end == State.SUCCEEDED else "LOST")
 
 
 @asynccontextmanager

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import httpx
-from ray_head import BOUND_S, NO_TLS
+from ray_head import BOUND_S, NO_TLS, TOKEN
 
 TEAMS = {"vision": ["alice", "bob", "lena"], "audio": ["otto"]}
 LEADS, ADMINISTRATORS = {"lena"}, ["ada"]
@@ -52,3 +56,13 @@ def submit(client: httpx.Client, job_id: str, **fields: Any) -> httpx.Response:
         **fields,
     }
     return client.post("/api/jobs/", json=body)
+
+
+def typed(client: httpx.Client, *words: str, token: str = TOKEN, given: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a command of the command line with a token, and with a text as its input."""
+    with NamedTemporaryFile("w") as file:
+        file.write(token)
+        file.flush()
+        environment = {**os.environ, "RAY_ADDRESS": str(client.base_url), "RAY_AUTH_TOKEN_PATH": file.name}
+        command = [sys.executable, "-m", "mlplatform", *words]
+        return subprocess.run(command, env=environment, input=given, capture_output=True, text=True, check=False)

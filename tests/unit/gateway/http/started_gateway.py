@@ -15,6 +15,7 @@ from stored import database_in
 
 from mlplatform.credentials import write_mlflow_account
 from mlplatform.gateway.app import create_app
+from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.jobs.states import Outcome, Verdict
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission
@@ -34,6 +35,7 @@ class StartedGateway:
     folder: Path
     head: str
     disk_reserve: float = 0
+    driver_label: str | None = None
     backups: Path | None = None
     backup_hours: float | None = None
     shipper_token: bool = False
@@ -65,6 +67,7 @@ class StartedGateway:
             database=f"sqlite:///{self.folder}/gateway.db",
             files=str(self.folder / "files"),
             disk_reserve=self.disk_reserve,
+            driver_label=self.driver_label,
             backups=self.backups,
             backup_hours=self.backup_hours,
             shipper_token_path=self.folder / "shipper_token" if self.shipper_token else None,
@@ -117,6 +120,16 @@ class StartedGateway:
             assert asyncio.run(self.store.begin_attempt(job_id))
             if number < attempts:
                 self.end(Outcome.LOST, job_id, number)
+
+    def attempt(self, person: str, job_id: str) -> str:
+        """Begin the next attempt of a job of a person; return its token."""
+
+        async def begun() -> str:
+            attempt = await self.store.begin_attempt(job_id)
+            assert attempt
+            return await AttemptTokens(self.store.engine, "").issue(person, job_id, attempt.number)
+
+        return asyncio.run(begun())
 
     def end(self, outcome: Outcome = Outcome.SUCCEEDED, job_id: str = "mine", number: int = 1) -> None:
         """End an attempt."""

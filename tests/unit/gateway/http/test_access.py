@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +16,6 @@ from websockets.exceptions import InvalidStatus
 
 from mlplatform.contract import MLFLOW_CHANGES, MODEL_DIGESTS
 from mlplatform.gateway.app import create_app
-from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.http.access import ACCESS, guarded, methods_of
 
 PEOPLE = {"owner", "team-mate", "lead", "other", "administrator", "shared token"}
@@ -154,12 +152,7 @@ def clients(files: StartedGateway, gateway: httpx.Client) -> Iterator[dict[str, 
 def attempt_token(files: StartedGateway, owner: httpx.Client, name: str) -> str:
     """The token of an attempt, which runs, of a job of a person."""
     assert submit(owner, f"of-{name}").status_code == 200
-
-    async def begun() -> str:
-        assert await files.store.begin_attempt(f"of-{name}")
-        return await AttemptTokens(files.store.engine, "").issue(name, f"of-{name}", 1)
-
-    return asyncio.run(begun())
+    return files.attempt(name, f"of-{name}")
 
 
 def address(client: httpx.Client) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import httpx
 import pytest
-from peopled import as_person, populate, submit
+from peopled import as_person, submit
 from started_gateway import StartedGateway
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.jobs.runs import JobRuns
 from mlplatform.gateway.jobs.states import Outcome
 from mlplatform.settings.job import Settings
@@ -33,11 +32,7 @@ class Platform:
         owner = self.people.get(name, self.shared)
         if number == 1:
             assert submit(owner, job_id, **fields).status_code == 200
-        return as_person(self.shared, asyncio.run(self._begun(name, job_id, number)))
-
-    async def _begun(self, name: str, job_id: str, number: int) -> str:
-        assert await self.started.store.begin_attempt(job_id)
-        return await AttemptTokens(self.started.store.engine, "").issue(name, job_id, number)
+        return as_person(self.shared, self.started.attempt(name, job_id))
 
     def runs(self, job_id: str) -> list[tuple[str, int, bool]]:
         """Recorded runs of a job, with their attempts."""
@@ -46,12 +41,8 @@ class Platform:
 
 
 @pytest.fixture
-def platform(started: StartedGateway) -> Iterator[Platform]:
-    with started.running() as client:
-        people = {name: as_person(client, token) for name, token in populate(client).items()}
-        yield Platform(started, client, people)
-        for person in people.values():
-            person.close()
+def platform(started: StartedGateway, client: httpx.Client, people: dict[str, httpx.Client]) -> Platform:
+    return Platform(started, client, people)
 
 
 @pytest.fixture
@@ -116,19 +107,6 @@ def test_attempt_submits_only_for_the_team_of_its_job(platform: Platform, hers: 
     )
     platform.shared.delete("/platform/people/alice", params={"team": "vision"})
     assert submit(hers, "child").text.startswith("You may not submit jobs for team 'vision'")
-
-
-@pytest.mark.parametrize("end", [lambda platform: platform.started.end(Outcome.SUCCEEDED, "hers"), None])
-def test_token_ends_with_attempt_and_owner(
-    platform: Platform, hers: httpx.Client, end: Callable[[Platform], None] | None
-) -> None:
-    assert hers.get("/api/jobs/").status_code == 200
-    if end:
-        end(platform)
-    else:
-        assert platform.shared.delete("/platform/people/alice").status_code == 200
-    refused = hers.get("/api/jobs/")
-    assert (refused.status_code, refused.text[:11], "has ended" in refused.text) == (403, "Forbidden: ", True)
 
 
 def test_reported_runs_are_recorded_for_the_job(platform: Platform, hers: httpx.Client) -> None:

@@ -93,10 +93,10 @@ def test_malformed_requests_are_rejected(gateway: str, lines: str) -> None:
 @pytest.mark.parametrize(
     "header", [("User-Agent", "Mozilla/5.0"), ("Origin", "http://evil"), ("Sec-Fetch-Site", "same-site")]
 )
-def test_cross_site_browser_requests_are_read_only(client: httpx.Client, method: str, header: tuple[str, str]) -> None:
-    answer = client.request(method, "/api/jobs/", headers=dict([header]))
+def test_cross_site_browser_requests_are_read_only(proxied: httpx.Client, method: str, header: tuple[str, str]) -> None:
+    answer = proxied.request(method, "/api/jobs/", headers=dict([header]))
     assert (answer.status_code, answer.text) == (405, f"'{method}' method not allowed for browser traffic.")
-    assert client.get("/api/jobs/", headers=dict([header])).status_code == 200
+    assert proxied.get("/api/jobs/", headers=dict([header])).status_code == 200
 
 
 @pytest.mark.parametrize(("headers", "status"), [({}, 401), ({"Authorization": "Bearer x"}, 403)])

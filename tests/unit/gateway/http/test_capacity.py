@@ -4,84 +4,47 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import yaml
-from ray_head import AUTHORIZED, BOUND_S, CLUSTER_TOKEN, NO_TLS, TOKEN, served
-from stored import database_in
+from described import schemas
+from listing_head import UNIT, ListingHead
+from started_gateway import StartedGateway
 from waiting import wait_for
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.errors import CapacityError, JobError, UnreachableError
-from mlplatform.gateway.app import create_app
 from mlplatform.scheduling.resources import Resources, WorkerGroup
-from mlplatform.settings.gateway import GatewaySettings
 from mlplatform.settings.job import Settings
 
-LISTINGS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "ray_listings.json").read_text())
+LISTINGS: dict[str, Any] = json.loads((UNIT / "ray_listings.json").read_text())
 
 Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
 
 
-class Head:
-    """Answers as Ray's head with one busy GPU; a listing that is not in `answers` fails, as do all while it is down."""
-
-    def __init__(self, down: bool = False) -> None:
-        busy = LISTINGS["busy"]
-        # Behind the gateway, Ray knows jobs by the ids of their attempts.
-        jobs = [{**job, "submission_id": f"{job['submission_id']}--1-0a1b2c"} for job in LISTINGS["jobs"]]
-        self.answers: dict[str, Any] = {
-            "/api/jobs/": jobs,
-            "/api/v0/nodes": {"data": {"result": {"result": busy["shapes"]}}},
-            "/nodes": {"data": busy["summary"]},
-            "/api/v0/actors": {"data": {"result": {"result": LISTINGS["actors"]}}},
-        }
-        self.down = down
-
-    def __call__(self, method: str, path: str) -> tuple[int, str]:
-        found = None if self.down or method != "GET" else self.answers.get(path.partition("?")[0])
-        return (500, "down") if found is None else (200, json.dumps(found))
+@pytest.fixture
+def head(request: pytest.FixtureRequest) -> ListingHead:
+    """A head with one busy GPU."""
+    # Behind the gateway, Ray knows jobs by the ids of their attempts.
+    jobs = [{**job, "submission_id": f"{job['submission_id']}--1-0a1b2c"} for job in LISTINGS["jobs"]]
+    found = ListingHead(LISTINGS["busy"], jobs, LISTINGS["actors"])
+    found.down = getattr(request, "param", "up") == "down"
+    return found
 
 
 @pytest.fixture
-def head(request: pytest.FixtureRequest) -> Head:
-    return Head(down=getattr(request, "param", "up") == "down")
-
-
-@pytest.fixture
-def gateway(head: Head, serve: Serve, tmp_path: Path) -> Iterator[str]:
-    (tmp_path / "token").write_text(TOKEN)
-    (tmp_path / "cluster_token").write_text(CLUSTER_TOKEN)
-    (tmp_path / "files").mkdir()
-    address = serve(head)
-    config = GatewaySettings.load(
-        head=address,
-        head_agent=address,
-        token_path=tmp_path / "token",
-        cluster_token_path=tmp_path / "cluster_token",
-        database=database_in(tmp_path),
-        files=str(tmp_path / "files"),
-        driver_label="role=worker",
-    )
-    with served(create_app(config)) as listening:
-        yield listening
-
-
-@pytest.fixture
-def jobs(gateway: str, tmp_path: Path) -> Iterator[Jobs]:
-    """A client that knows no driver label, as on a laptop without one: the gateway adds its own."""
-    with Jobs(Settings.load(ray_address=gateway, ray_auth_token_path=tmp_path / "token")) as client:
+def client(head: ListingHead, serve: Serve, tmp_path: Path) -> Iterator[httpx.Client]:
+    with StartedGateway(tmp_path, serve(head), driver_label="role=worker").running() as client:
         yield client
 
 
 @pytest.fixture
-def client(gateway: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=gateway, headers=AUTHORIZED, timeout=BOUND_S, verify=NO_TLS) as opened:
-        yield opened
+def jobs(client: httpx.Client, tmp_path: Path) -> Iterator[Jobs]:
+    """A client that knows no driver label, as on a laptop without one: the gateway adds its own."""
+    with Jobs(Settings.load(ray_address=str(client.base_url), ray_auth_token_path=tmp_path / "ray_token")) as found:
+        yield found
 
 
 def test_capacity_answer_distinguishes_fit_wait_and_infeasible(jobs: Jobs) -> None:
@@ -122,7 +85,7 @@ def test_invalid_amount_is_named(jobs: Jobs) -> None:
             jobs.check_capacity(Resources(gpus=amount))
 
 
-def test_stored_nodes_count_while_ray_head_is_down(jobs: Jobs, head: Head) -> None:
+def test_stored_nodes_count_while_ray_head_is_down(jobs: Jobs, head: ListingHead) -> None:
     assert jobs.check_capacity(Resources(cpus=3)) is None
     head.down = True
 
@@ -140,21 +103,9 @@ def test_gateway_without_known_nodes_cannot_answer(jobs: Jobs) -> None:
         jobs.check_capacity(Resources(gpus=1))
 
 
-def test_shortage_omits_users_not_listed_by_ray(jobs: Jobs, head: Head) -> None:
+def test_shortage_omits_users_not_listed_by_ray(jobs: Jobs, head: ListingHead) -> None:
     del head.answers["/api/v0/actors"]
     assert str(jobs.check_capacity(Resources(gpus=1))) == "The job waits for 1 GPU."
-
-
-def test_capacity_check_requires_token_and_rejects_browsers(gateway: str) -> None:
-    for headers, status in (
-        ({}, 401),
-        ({"Authorization": "Bearer wrong"}, 403),
-        ({**AUTHORIZED, "Origin": "http://elsewhere"}, 405),
-        (AUTHORIZED, 200),
-    ):
-        answer = httpx.post(f"{gateway}/platform/capacity", headers=headers, json={}, timeout=BOUND_S, verify=NO_TLS)
-        assert answer.status_code == status, (headers, answer.text)
-    assert answer.json() == {"shortage": None}
 
 
 def test_invalid_capacity_request_error_names_field_and_value(client: httpx.Client) -> None:
@@ -181,11 +132,10 @@ def test_invalid_capacity_request_error_names_field_and_value(client: httpx.Clie
 
 
 def test_capacity_request_schema_matches_parser(client: httpx.Client) -> None:
-    described = yaml.safe_load(files("mlplatform.gateway.http").joinpath("openapi.yaml").read_text())["components"]
-    schema = described["schemas"]["CapacityRequest"]["properties"]
+    schema = schemas()["CapacityRequest"]["properties"]
     group = dict.fromkeys(schema["workers"]["properties"], 1) | {"gpus": 0, "custom": {"CPU": 1}}
     entry = dict.fromkeys(schema["entrypoint"]["properties"], 1) | {"custom": {"memory": 1}}
     asked = {"entrypoint": entry, "workers": group, "labels": {"role": "worker"}}
     assert schema.keys() == asked.keys()
     answer = client.post("/platform/capacity", json=asked).raise_for_status().json()
-    assert answer["shortage"].keys() == described["schemas"]["Capacity"]["properties"]["shortage"]["properties"].keys()
+    assert answer["shortage"].keys() == schemas()["Capacity"]["properties"]["shortage"]["properties"].keys()

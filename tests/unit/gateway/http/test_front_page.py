@@ -9,10 +9,10 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
+from listing_head import RECORDED, ListingHead
 from peopled import as_person, populate, submit
 from ray_head import BOUND_S, NO_TLS, TOKEN
 from sqlalchemy import update
@@ -30,9 +30,6 @@ from mlplatform.gateway.jobs.states import Outcome
 from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.upstream.listings import Holding
 from mlplatform.scheduling.queue import Preempt
-
-RECORDED: dict[str, Any] = json.loads((Path(__file__).parents[2] / "ray_utilisation.json").read_text())
-"""Answers of a head whose only node has two GPUs, both in use, and 4 CPUs, of which two are."""
 
 WHY = "Team <vision> takes back 1 GPU of its share of 2 GPUs for owed (alice)."
 
@@ -202,30 +199,14 @@ def test_gpus_are_shared_out_completely(
     assert gpus_of("ray-worker-0", total, free, [*holdings, elsewhere]) == expected
 
 
-class RecordedHead:
-    """Answers as a head without jobs; nothing can be submitted to it, and it stops answering while `silent`."""
-
-    def __init__(self) -> None:
-        self.silent = False
-        self._answers: dict[str, Any] = {
-            "/api/jobs/": [],
-            "/api/v0/nodes": {"data": {"result": {"result": RECORDED["shapes"]}}},
-            "/api/v0/actors": {"data": {"result": {"result": []}}},
-            "/nodes": {"data": RECORDED["summary"]},
-        }
-
-    def __call__(self, method: str, path: str) -> tuple[int, str]:
-        found = None if method != "GET" or self.silent else self._answers.get(path.partition("?")[0])
-        return (500, "down") if found is None else (200, json.dumps(found))
+@pytest.fixture
+def recorded() -> ListingHead:
+    """A head without jobs, to which nothing can be submitted."""
+    return ListingHead(RECORDED)
 
 
 @pytest.fixture
-def recorded() -> RecordedHead:
-    return RecordedHead()
-
-
-@pytest.fixture
-def queueing(recorded: RecordedHead, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartedGateway:
+def queueing(recorded: ListingHead, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartedGateway:
     """A gateway that plans for a node whose GPUs are in use."""
     monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path / "storage"))
     return StartedGateway(tmp_path, serve(recorded))
@@ -299,12 +280,12 @@ def test_head_of_long_queue_is_shown_whenever_it_arrived(queueing: StartedGatewa
 
 
 def test_old_queue_names_its_time(
-    queueing: StartedGateway, recorded: RecordedHead, monkeypatch: pytest.MonkeyPatch
+    queueing: StartedGateway, recorded: ListingHead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queueing.add("waits", attempts=0, entrypoint_num_gpus=1)
     with queueing.running() as client:
         assert "Ray has not answered since" not in page_with(client, place(1))
-        recorded.silent = True
+        recorded.down = True
         monkeypatch.setattr(front_page_view, "_OLD_SECONDS", 0.5)
         page_with(client, "Ray has not answered since, so no job starts.", place(1))
 

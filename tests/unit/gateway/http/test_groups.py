@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from peopled import as_person, populate
-from ray_head import TOKEN
+from peopled import as_person, populate, typed
 from started_gateway import StartedGateway
-
-
-@pytest.fixture
-def client(started: StartedGateway) -> Iterator[httpx.Client]:
-    with started.running() as client:
-        yield client
 
 
 def test_metadata_puts_jobs_into_a_group(started: StartedGateway, client: httpx.Client) -> None:
@@ -67,13 +56,9 @@ def test_command_line_limits_jobs_of_one_name(started: StartedGateway, client: h
     folder = tmp_path / "my sweep"
     folder.mkdir()
     (folder / "job.toml").write_text('entrypoint = "true"\nat_most = 3\nclass = "idle"\n')
-    token = tmp_path / "token"
-    token.write_text(TOKEN)
-    environment = {**os.environ, "RAY_ADDRESS": str(client.base_url), "RAY_AUTH_TOKEN_PATH": str(token)}
     rows = []
     for more in ((), ("--at-most", "1")):
-        command = [sys.executable, "-m", "mlplatform", "submit", str(folder), *more, "--no-wait"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        done = typed(client, "submit", str(folder), *more, "--no-wait")
         assert done.returncode == 0, done.stderr
         rows.append(asyncio.run(started.store.get(done.stdout.split()[2].rstrip(";"))))
     assert [(row.group_name, row.at_most, row.job_class) for row in rows] == [

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from peopled import as_person, populate, submit
+from peopled import as_person, populate, submit, typed
 from ray_head import TOKEN
-from started_gateway import StartedGateway
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.errors import JobError
 from mlplatform.settings.job import Settings
-
-
-@pytest.fixture
-def client(started: StartedGateway) -> Iterator[httpx.Client]:
-    with started.running() as client:
-        yield client
 
 
 def limit_of(client: httpx.Client, job_id: str) -> float | None:
@@ -66,16 +55,11 @@ def test_command_line_and_python_set_the_limit(client: httpx.Client, tmp_path: P
     (folder / "job.toml").write_text('entrypoint = "true"\nlimit = "1h"\n')
     token = tmp_path / "token"
     token.write_text(TOKEN)
-    environment = {"RAY_ADDRESS": str(client.base_url), "RAY_AUTH_TOKEN_PATH": str(token)}
-
-    def submitted(*options: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "mlplatform", "submit", str(folder), "--no-wait", *options]
-        return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
-
-    by_file, by_option = submitted(), submitted("--limit", "2d")
+    words = ("submit", str(folder), "--no-wait")
+    by_file, by_option = typed(client, *words), typed(client, *words, "--limit", "2d")
     ids = [done.stdout.split()[2].rstrip(";") for done in (by_file, by_option)]
     assert [limit_of(client, job_id) for job_id in ids] == [3600, 172_800], by_option.stderr
-    wrong = submitted("--limit", "soon")
+    wrong = typed(client, *words, "--limit", "soon")
     assert "The options cannot be used: limit = 'soon': use a number of at most 6 digits" in wrong.stderr
     with Jobs(Settings.load(ray_address=str(client.base_url), ray_auth_token_path=str(token))) as jobs:
         job_id = jobs.submit("true", folder, limit_s=90.5)

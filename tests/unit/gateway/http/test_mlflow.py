@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from peopled import as_person, invite
 from ray_head import BOUND_S, NO_TLS, served
 from stand_in_mlflow import StandInMlflow
 from started_gateway import MLFLOW_PASSWORD, StartedGateway
+from waiting import wait_for
 
 from mlplatform.contract import MLFLOW_CHANGES, MODEL_DIGESTS, PERSON_TOKEN
 from mlplatform.gateway.control import mlflow_accounts
@@ -31,14 +31,6 @@ def started(tmp_path: Path, mlflow: StandInMlflow, monkeypatch: pytest.MonkeyPat
     with served(mlflow.app) as address:
         key = Fernet.generate_key().decode()
         yield StartedGateway(tmp_path, "http://127.0.0.1:9", secrets_key=key, mlflow=address)
-
-
-def until(found: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + BOUND_S
-    while not (result := found()):
-        assert time.monotonic() < deadline, f"no {what}"
-        time.sleep(0.02)
-    return result
 
 
 def log_in(client: httpx.Client, name: str, **values: Any) -> dict[str, Any]:
@@ -89,8 +81,8 @@ def test_accounts_follow_once_mlflow_answers(started: StartedGateway, mlflow: St
         assert "ada" not in mlflow.passwords
         assert "bob" in mlflow.passwords
         mlflow.passwords["gateway"] = right
-        until(lambda: mlflow.passwords.get("ada") == given, "account")
-        until(lambda: "bob" not in mlflow.passwords, "removal")
+        wait_for(lambda: mlflow.passwords.get("ada") == given, "account")
+        wait_for(lambda: "bob" not in mlflow.passwords, "removal")
 
 
 def test_accounts_that_others_made_stay(started: StartedGateway, mlflow: StandInMlflow) -> None:
@@ -107,7 +99,7 @@ def test_password_outlives_the_key_until_the_next_log_in(started: StartedGateway
     started.secrets_key = Fernet.generate_key().decode()
     mlflow.requests.clear()
     with started.running() as gateway:
-        until(lambda: mlflow.requests.count(("GET", "/api/2.0/mlflow/users/list")) > 1, "comparison of accounts")
+        wait_for(lambda: mlflow.requests.count(("GET", "/api/2.0/mlflow/users/list")) > 1, "comparison of accounts")
         assert mlflow.passwords["ada"] == first
         second = log_in(gateway, "ada")["mlflow_password"]
         assert mlflow.passwords["ada"] == second != first
@@ -122,7 +114,7 @@ def test_reported_change_is_in_audit_log_and_digests_follow(started: StartedGate
         "values": {"name": "net"},
     }
     with started.running() as gateway:
-        until(lambda: ("GET", "/api/2.0/mlflow/model-versions/search") in mlflow.requests, "first search")
+        wait_for(lambda: ("GET", "/api/2.0/mlflow/model-versions/search") in mlflow.requests, "first search")
         source = mlflow.register("net", {"MLmodel": b"flavor"}, created=7)
         with as_person(gateway, MLFLOW_PASSWORD) as server:
             assert server.post(MLFLOW_CHANGES, json=change).json() == {"recorded": True}
@@ -133,7 +125,7 @@ def test_reported_change_is_in_audit_log_and_digests_follow(started: StartedGate
         assert (row["principal"], row["verb"], row["object"]) == ("ada", "POST", change["path"])
         assert (row["address"], row["after"]) == ("10.0.0.9", {"name": "net"})
         asked = {"source": source, "created": 7}
-        files = until(lambda: gateway.get(MODEL_DIGESTS, params=asked).json()["files"], "digest")
+        files = wait_for(lambda: gateway.get(MODEL_DIGESTS, params=asked).json()["files"], "digest")
         assert files == {"MLmodel": hashlib.sha256(b"flavor").hexdigest()}
         assert gateway.get(MODEL_DIGESTS, params={**asked, "created": 8}).json() == {"files": None, "recorded": None}
         for wrong in ({"created": "soon"}, {"source": f"{source}\0"}):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import Any
 import httpx
 import pytest
 from peopled import as_person, invite, log_in
-from ray_head import BOUND_S, served
+from ray_head import served
 from stand_in_minio import ACCOUNT, SECRET, StandInMinio
 from started_gateway import S3_PORT, StartedGateway
+from waiting import wait_for
 
 from mlplatform.gateway.control import people_key
 
@@ -37,12 +37,6 @@ def started(tmp_path: Path, closed_port: int, monkeypatch: pytest.MonkeyPatch, m
         yield StartedGateway(tmp_path, f"http://127.0.0.1:{closed_port}", s3=(address, ACCOUNT, SECRET))
 
 
-@pytest.fixture
-def client(started: StartedGateway) -> Iterator[httpx.Client]:
-    with started.running() as client:
-        yield client
-
-
 def person(client: httpx.Client, name: str = "alice") -> httpx.Client:
     """Add an administrator, who logs in; return a client with the token."""
     return as_person(client, log_in(client, invite(client, name, administrator=True)))
@@ -54,15 +48,6 @@ def key_of(client: httpx.Client) -> dict[str, str]:
     assert answer.headers["cache-control"] == "no-store"
     found: dict[str, str] = answer.json()
     return found
-
-
-def until(condition: Any) -> None:
-    async def wait() -> None:
-        async with asyncio.timeout(BOUND_S):
-            while not condition():
-                await asyncio.sleep(0.02)
-
-    asyncio.run(wait())
 
 
 @pytest.fixture
@@ -124,7 +109,7 @@ def test_key_is_replaced_once_minio_is_available_again(
     assert former in minio.keys
     assert ada.post(PATH).status_code == 503
     minio.status = None
-    until(lambda: former not in minio.keys)
+    wait_for(lambda: former not in minio.keys, "the end of the former key")
     assert key_of(ada)["access_key"] != former
 
 
@@ -141,7 +126,7 @@ def test_restarted_gateway_keeps_the_key_unless_a_person_was_removed(
         client.delete("/platform/people/alice")
     minio.status = None
     with started.running() as client:
-        until(lambda: key["access_key"] not in minio.keys)
+        wait_for(lambda: key["access_key"] not in minio.keys, "the end of the former key")
         assert key_of(as_person(client, token)) != key
 
 
@@ -152,7 +137,7 @@ def test_key_of_a_former_account_and_foreign_ones_are_removed(started: StartedGa
     started.s3 = (started.s3[0], ACCOUNT, "the secret after a rotation") if started.s3 else None
     minio.secret = "the secret after a rotation"
     with started.running() as client:
-        until(lambda: minio.keys.keys().isdisjoint({former, "foreign"}))
+        wait_for(lambda: minio.keys.keys().isdisjoint({former, "foreign"}), "the end of both keys")
         key = key_of(client)
     assert set(minio.keys) == {key["access_key"]}
 

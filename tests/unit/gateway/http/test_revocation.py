@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -13,24 +12,15 @@ from ray_head import BOUND_S, NO_TLS, Head, served, talk, talking
 from sqlalchemy import Engine
 from starlette.applications import Starlette
 from starlette.routing import Mount, WebSocketRoute
-from stored import database_in
 from websockets.exceptions import ConnectionClosed
 
 from mlplatform.gateway.audit.log import PLATFORM
-from mlplatform.gateway.database.engine import connect
 from mlplatform.gateway.http import sessions as http_sessions
 from mlplatform.gateway.http.auth import COOKIE, LOGIN, LOGOUT, TokenAuth, TokenCheck
 from mlplatform.gateway.http.proxy import ReverseProxy
 from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.people.store import People
 from mlplatform.gateway.people.tokens import Tokens
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = connect(database_in(tmp_path))
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture
@@ -106,19 +96,6 @@ def test_request_of_a_session_ends_with_the_log_out(gateway: str, token: str) ->
         with pytest.raises(ConnectionClosed):
             socket.recv(BOUND_S)
         assert "session of ada has ended" in (socket.close_reason or "")
-
-
-def test_stream_of_shared_tokens_session_ends_with_log_out(gateway: str) -> None:
-    session = httpx.post(f"{gateway}{LOGIN}", headers={"Authorization": "Bearer shared"}, verify=NO_TLS).cookies[COOKIE]
-    with (
-        httpx.Client(base_url=gateway, cookies={COOKIE: session}, timeout=BOUND_S, verify=NO_TLS) as browser,
-        browser.stream("GET", "/halting") as answer,
-    ):
-        lines = answer.iter_lines()
-        assert next(lines) == "first"
-        assert httpx.post(f"{gateway}{LOGOUT}", cookies={COOKIE: session}, verify=NO_TLS).status_code == 303
-        with pytest.raises(httpx.RemoteProtocolError):
-            next(lines)
 
 
 @pytest.mark.parametrize("logged_in", [False, True], ids=["token", "session"])

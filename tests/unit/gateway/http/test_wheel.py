@@ -29,19 +29,14 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_pip_installs_the_command_line_without_token(started: StartedGateway, wheels: Path, tmp_path: Path) -> None:
     started.wheels = wheels
     with started.running() as client:
-        options = [
-            "--quiet",
-            "--no-index",
-            "--no-deps",
-            "--disable-pip-version-check",
-            "--target",
-            str(tmp_path / "site"),
-        ]
+        options = ["--quiet", "--no-index", "--no-deps", "--disable-pip-version-check", "--upgrade"]
         for source in (
             [f"{client.base_url}/platform/wheel/{WHEEL}"],
             ["--find-links", f"{client.base_url}/platform/wheel/", "mlplatform"],
         ):
-            subprocess.run([sys.executable, "-m", "pip", "install", "--upgrade", *options, *source], check=True)
+            subprocess.run(
+                [sys.executable, "-m", "pip", "install", *options, "--target", f"{tmp_path}/site", *source], check=True
+            )
             assert (tmp_path / "site/mlplatform/cli/submit.py").is_file()
             assert (tmp_path / "site/bin/mlplatform").is_file()
         answer = client.get(f"/platform/wheel/{WHEEL}")

@@ -6,21 +6,12 @@ from typing import Any
 
 import anyio.to_thread
 import pytest
-from sqlalchemy import inspect
-from stored import add, begin, do, listed_ids
+from stored import add, begin, do
 
 from mlplatform.errors import UnreachableError
-from mlplatform.gateway.database.base import Base
 from mlplatform.gateway.jobs.listing import JobList
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.migrations.upgrade import upgrade
-
-
-def test_second_upgrade_changes_nothing(store: JobStore) -> None:
-    add(store)
-    upgrade(store.engine)
-    assert listed_ids(store) == ["mine"]
-    assert set(inspect(store.engine).get_table_names()) == {*Base.metadata.tables, "alembic_version"}
 
 
 @pytest.mark.parametrize(
@@ -44,10 +35,6 @@ def test_unavailable_database_is_named(
     with pytest.raises(UnreachableError, match="The gateway's database does not answer") as error:
         do(ask(JobStore(nowhere[kind])))
     assert len(str(error.value).splitlines()) == 1
-
-
-def test_ping_succeeds_if_database_answers(store: JobStore) -> None:
-    assert do(store.ping()) is None
 
 
 def test_failed_step_is_rolled_back(store: JobStore) -> None:

@@ -67,7 +67,8 @@ def test_list_and_detail_of_job_agree(store: JobStore, jobs: JobList) -> None:
         do(store.seen(job_id, number, ray(driver=f"0{number}000000"), "w0"))
         if (job_id, number) == ("again", 1):
             end(store, LOST, "again")
-    alone = [job_details(do(store.get(job_id))) for job_id in ("waits", "runs", "again")]
+    rows = [do(store.get(job_id)) for job_id in ("waits", "runs", "again")]
+    alone = [job_details(row, row.last_attempt) for row in rows]
     assert shown(jobs) == alone
     assert [one["job_id"] for one in alone] == [None, "01000000", "02000000"]
 

@@ -1,15 +1,13 @@
 """Verdicts on attempts, and the next states of their jobs."""
 
-from importlib.resources import files
 from typing import Any
 
 import pytest
-import yaml
+from described import schemas
 
 from mlplatform.gateway.jobs import states
 from mlplatform.gateway.jobs.states import (
     Leaving,
-    Observation,
     Outcome,
     RestartCounts,
     State,
@@ -43,9 +41,12 @@ STOPPED = Verdict(Outcome.STOPPED, "Job was intentionally stopped.")
 SUCCEEDED = Verdict(Outcome.SUCCEEDED, "Job finished successfully.", 0)
 
 
-def failed(kind: str | None = "JOB_ENTRYPOINT_COMMAND_ERROR", message: str = "It broke.", **more: Any) -> Observation:
+def failed(kind: str | None = "JOB_ENTRYPOINT_COMMAND_ERROR", message: str = "It broke.", **more: Any) -> Verdict:
+    """The verdict on an attempt that Ray lists as failed."""
     details = {"status": "FAILED", "error_type": kind, "message": message, "driver_exit_code": 1}
-    return Observation(details, **more)
+    verdict = judge(details, **more)
+    assert verdict is not None
+    return verdict
 
 
 def count(
@@ -63,12 +64,10 @@ def test_each_state_waits_has_attempt_or_is_final(state: State) -> None:
 
 
 def test_openapi_lists_all_states_and_outcomes() -> None:
-    text = files("mlplatform.gateway.http").joinpath("openapi.yaml").read_text()
-    schemas = yaml.safe_load(text)["components"]["schemas"]
-    fields = schemas["JobWithAttempts"]["allOf"][1]["properties"]
+    fields = schemas()["JobWithAttempts"]["allOf"][1]["properties"]
     assert fields["state"]["enum"] == list(State)
     assert fields["attempts"]["items"]["properties"]["outcome"]["enum"] == [*Outcome, None]
-    assert set(schemas["Status"]["enum"]) == STATUSES
+    assert set(schemas()["Status"]["enum"]) == STATUSES
 
 
 # --- judge ---
@@ -81,8 +80,7 @@ def test_failure_counts_only_if_ray_was_healthy(
     kind: str | None, node_dead: bool, unavailable: tuple[str, ...]
 ) -> None:
     own = kind is None or kind in OWN_FAULTS
-    verdict = judge(failed(kind, node_dead=node_dead, unavailable=unavailable))
-    assert verdict is not None
+    verdict = failed(kind, node_dead=node_dead, unavailable=unavailable)
     assert verdict.outcome == (Outcome.FAILED if own and not node_dead and not unavailable else Outcome.LOST)
     assert (verdict.exit_code, verdict.error_type) == (1, kind)
 
@@ -91,18 +89,18 @@ def test_failure_counts_only_if_ray_was_healthy(
 @pytest.mark.parametrize("node_dead", [False, True])
 @pytest.mark.parametrize("status", sorted(STATUSES - {"FAILED"}))
 def test_running_attempt_is_lost_only_with_its_node(status: str, node_dead: bool, unavailable: tuple[str, ...]) -> None:
-    verdict = judge(Observation({"status": status}, node_dead, unavailable))
+    verdict = judge({"status": status}, node_dead, unavailable)
     ended = {"SUCCEEDED": Outcome.SUCCEEDED, "STOPPED": Outcome.STOPPED}
     expected = ended.get(status, Outcome.LOST if node_dead else None)
     assert (verdict and verdict.outcome) == expected
 
 
 def test_attempt_unknown_to_ray_is_lost() -> None:
-    assert judge(Observation(None)) == Verdict(Outcome.LOST, "Ray was restarted and has no record of it")
+    assert judge(None) == Verdict(Outcome.LOST, "Ray was restarted and has no record of it")
 
 
 @pytest.mark.parametrize(
-    ("observed", "reason"),
+    ("verdict", "reason"),
     [
         (failed("JOB_SUPERVISOR_ACTOR_DIED"), "the process that ran it has died"),
         (failed(node_dead=True), "it ended with exit code 1 as the node of its driver died"),
@@ -111,9 +109,7 @@ def test_attempt_unknown_to_ray_is_lost() -> None:
         (failed(), "It broke."),
     ],
 )
-def test_verdict_contains_reason(observed: Observation, reason: str) -> None:
-    verdict = judge(observed)
-    assert verdict is not None
+def test_verdict_contains_reason(verdict: Verdict, reason: str) -> None:
     assert reason in verdict.reason
 
 
@@ -127,12 +123,9 @@ def test_verdict_contains_reason(observed: Observation, reason: str) -> None:
     ],
 )
 def test_out_of_memory_is_failure_while_node_lives(kind: str | None, message: str) -> None:
-    verdict = judge(failed(kind, message, unavailable=["the storage"]))
-    assert verdict is not None
+    verdict = failed(kind, message, unavailable=["the storage"])
     assert (verdict.outcome, verdict.reason) == (Outcome.FAILED, message)
-    dead = judge(failed(kind, message, node_dead=True))
-    assert dead is not None
-    assert dead.outcome is Outcome.LOST
+    assert failed(kind, message, node_dead=True).outcome is Outcome.LOST
 
 
 # --- after_notice ---
@@ -210,6 +203,13 @@ def test_failure_without_restarts_keeps_full_message() -> None:
 @pytest.mark.parametrize("verdict", [LOST, FAILED, STOPPED])
 def test_stopping_job_is_not_restarted(verdict: Verdict) -> None:
     assert next_state(verdict, count(max_restarts_on_failure=3), True, True).state is State.STOPPED
+
+
+def test_job_that_ray_rejects_is_not_restarted() -> None:
+    verdict = Verdict(Outcome.FAILED, "Ray rejects the job.", refused=True)
+    transition = next_state(verdict, count(max_restarts_on_failure=3), False, True)
+    assert (transition.state, transition.message) == (State.FAILED, "Ray rejects the job.")
+    assert next_state(verdict, count(), True, True).state is State.STOPPED
 
 
 def test_stop_outside_gateway_ends_job() -> None:

@@ -28,20 +28,6 @@ def audited(store: JobStore) -> list[tuple[str, str, str, Any, Any]]:
     ]
 
 
-def test_submit_stop_and_delete_are_recorded(store: JobStore) -> None:
-    job = submitted(submission_id="mine", metadata={"user": "ada"})
-    do(store.add(job, ADA))
-    do(store.request_stop("mine", ADA))
-    do(store.delete("mine", ADA))
-    facts = {"sequence": job.sequence, "user": "ada", "entrypoint": "true"}
-    stopped = {"state": "STOPPED", "stop_requested": True}
-    assert audited(store) == [
-        ("ada", "submit", "job mine", None, facts),
-        ("ada", "stop", "job mine", {"state": "WAITING", "stop_requested": False}, stopped),
-        ("ada", "delete", "job mine", {**facts, "state": "STOPPED", "attempts": 0}, None),
-    ]
-
-
 def test_action_without_effect_is_not_recorded(store: JobStore) -> None:
     add(store)
     with pytest.raises(JobExistsError):

@@ -10,11 +10,11 @@ from typing import Any
 
 import httpx
 import pytest
-from log_files import DRIVER, EARLY_WORKER, NODE, SESSION, WORKER, printed, running, stored
+from log_files import DRIVER, EARLY_WORKER, NODE, SESSION, WORKER, printed, running
 from starlette.applications import Starlette
 
 from mlplatform.errors import StorageError
-from mlplatform.gateway.errors import LogsBusyError, UnknownJobError
+from mlplatform.gateway.errors import UnknownJobError
 from mlplatform.gateway.http import logs as http_logs
 from mlplatform.gateway.logs.store import JobLogs
 
@@ -135,27 +135,6 @@ async def test_readers_follow_independently_to_end(tmp_path: Path) -> None:
         await logs.close("train")
         assert [part async for part in fast] == []
         assert "".join([part async for part in slow]) == more
-
-
-async def test_store_outage_loses_nothing_and_bounds_memory(tmp_path: Path) -> None:
-    folder, aside = tmp_path / "store", tmp_path / "aside"
-    async with running(folder) as logs:
-        offset = await printed(logs, "before\n")
-        await logs.flush()
-        folder.rename(aside)
-        folder.write_text("a file is not a folder")
-        block = ("x" * 1023 + "\n") * 256
-        blocks = 0
-        while offset < 8 << 20:
-            offset = await printed(logs, block, offset)
-            blocks += 1
-        with pytest.raises(LogsBusyError):
-            await printed(logs, block, offset)
-        folder.unlink()
-        aside.rename(folder)
-        await logs.close("train")
-        assert stored(folder) == "before\n" + block * blocks == await logs.text("train")
-        assert await printed(logs, "after\n", offset) == offset + 6
 
 
 async def test_deleting_log_ends_its_readers(logs: JobLogs, tmp_path: Path) -> None:

@@ -4,37 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Coroutine, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event, select, update
 from sqlalchemy.orm import Session
-from stored import database_in
+from stored import do
 
 from mlplatform.gateway.audit.log import PLATFORM
-from mlplatform.gateway.database.engine import connect
 from mlplatform.gateway.errors import LoginCodeError, TokenError
 from mlplatform.gateway.people.principal import Principal, Role
 from mlplatform.gateway.people.schema import TokenRow
 from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.people.store import People
 from mlplatform.gateway.people.tokens import Tokens
-
-T = TypeVar("T")
-
-
-def do(call: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(call)
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = connect(database_in(tmp_path))
-    yield engine
-    engine.dispose()
 
 
 def alice(engine: Engine) -> str:

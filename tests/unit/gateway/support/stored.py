@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from mlplatform.gateway.database.engine import connect
 from mlplatform.gateway.jobs.listing import JobList
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
-from mlplatform.gateway.jobs.states import Outcome, Verdict
-from mlplatform.gateway.jobs.store import Ended, JobStore
+from mlplatform.gateway.jobs.states import Outcome, Transition, Verdict
+from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.gateway.migrations.upgrade import upgrade
 
@@ -70,7 +70,7 @@ def ray(status: str = "RUNNING", driver: str | None = "01000000") -> dict[str, A
 
 def end(
     store: JobStore, verdict: Verdict, job_id: str = "mine", number: int = 1, resumes: bool = False
-) -> Ended | None:
+) -> Transition | None:
     return do(store.end_attempt(job_id, number, verdict, None, resumes))
 
 

@@ -5,29 +5,38 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import UTC, datetime
-from pathlib import Path
+from typing import TypeVar
 
 import pytest
+from listing_head import UNIT, ListingHead
 
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.errors import RefusedError
 from mlplatform.gateway.upstream import ray
 from mlplatform.gateway.upstream.ray import RayHead
 
+T = TypeVar("T")
+
 Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
 
 
-def well(agent: str) -> bool:
-    async def ask() -> bool:
-        head = RayHead("http://127.0.0.1:1", "http://127.0.0.1:1")
+def ask(question: Callable[[RayHead], Awaitable[T]], address: str = "http://127.0.0.1:1") -> T:
+    """Ask a head at an address."""
+
+    async def asked() -> T:
+        head = RayHead(address, "http://127.0.0.1:1")
         try:
-            return await head.node_answers(agent)
+            return await question(head)
         finally:
             await head.close()
 
-    return asyncio.run(ask())
+    return asyncio.run(asked())
+
+
+def well(agent: str) -> bool:
+    return ask(lambda head: head.node_answers(agent))
 
 
 @pytest.mark.parametrize(
@@ -67,15 +76,8 @@ async def nothing() -> AsyncIterator[bytes]:
     ],
 )
 def test_permanent_ray_rejection_is_not_retried(serve: Serve, status: int, text: str) -> None:
-    async def submit() -> None:
-        head = RayHead(serve(lambda method, path: (status, text)), "http://127.0.0.1:1")
-        try:
-            await head.submit({"entrypoint": "true"})
-        finally:
-            await head.close()
-
     with pytest.raises(RefusedError):
-        asyncio.run(submit())
+        ask(lambda head: head.submit({"entrypoint": "true"}), serve(lambda method, path: (status, text)))
 
 
 @pytest.mark.parametrize(
@@ -89,31 +91,11 @@ def test_permanent_ray_rejection_is_not_retried(serve: Serve, status: int, text:
 def test_package_too_large_for_ray_is_not_reuploaded(
     serve: Serve, status: int, text: str, expected: type[Exception]
 ) -> None:
-    async def bring() -> None:
-        head = RayHead(serve(lambda method, path: (status, text)), "http://127.0.0.1:1")
-        try:
-            await head.put_package("a.zip", 0, nothing())
-        finally:
-            await head.close()
-
     with pytest.raises(expected):
-        asyncio.run(bring())
+        ask(lambda head: head.put_package("a.zip", 0, nothing()), serve(lambda method, path: (status, text)))
 
 
 def test_dead_nodes_are_listed_with_the_time_of_death(serve: Serve) -> None:
-    lost = json.loads((Path(__file__).parents[2] / "ray_listings.json").read_text())["lost"]
-    answers = {
-        "/api/jobs/": [],
-        "/api/v0/nodes": {"data": {"result": {"result": lost["shapes"]}}},
-        "/nodes": {"data": lost["summary"]},
-    }
-
-    async def dead() -> dict[str, datetime]:
-        head = RayHead(serve(lambda method, path: (200, json.dumps(answers[path.partition("?")[0]]))), "http://none")
-        try:
-            return dict((await head.look()).dead)
-        finally:
-            await head.close()
-
-    (died,) = asyncio.run(dead()).values()
+    lost = json.loads((UNIT / "ray_listings.json").read_text())["lost"]
+    (died,) = ask(lambda head: head.look(), serve(ListingHead(lost, []))).dead.values()
     assert died == datetime(2026, 11, 21, 5, 27, 31, 427_000, UTC)

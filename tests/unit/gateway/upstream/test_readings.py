@@ -8,11 +8,10 @@ task; only names were changed and unused fields removed.
 from __future__ import annotations
 
 import copy
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
+from listing_head import RECORDED
 
 from mlplatform.gateway.upstream.listings import nodes_in
 from mlplatform.gateway.upstream.utilisation import GpuUse, JobUse, NodeUse, Utilisation, utilisation_in
@@ -23,7 +22,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def recorded() -> dict[str, Any]:
-    return json.loads((Path(__file__).parents[2] / "ray_utilisation.json").read_text())
+    return copy.deepcopy(RECORDED)
 
 
 def read(recorded: dict[str, Any]) -> Utilisation:

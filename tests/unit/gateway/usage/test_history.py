@@ -37,6 +37,15 @@ def hold(
         session.execute(update(UsageRow).where(UsageRow.job_id == job_id).values(times))
 
 
+def run(store: JobStore, person: str | None = None, borrowed: bool = False, gpus: int = 1) -> int:
+    """Begin the job `mine`, which borrows for team vision or not; return its number."""
+    job = submitted(submission_id="mine", entrypoint_num_gpus=gpus)
+    job.person, job.team = person, "vision"
+    do(store.add(job))
+    assert do(store.begin_attempt("mine", borrowed))
+    return job.sequence
+
+
 def read(store: JobStore, at: datetime | None = None) -> Usage:
     return do(UsageHistory(store.engine, nobody=NOBODY).read(at or now()))
 
@@ -50,10 +59,7 @@ def test_use_halves_with_its_age(store: JobStore) -> None:
 
 
 def test_running_job_counts_until_now(store: JobStore) -> None:
-    job = submitted(submission_id="mine", entrypoint_num_gpus=2)
-    job.person = "alice"
-    do(store.add(job))
-    begin(store)
+    run(store, "alice", gpus=2)
     assert read(store, now() + HOUR).persons["alice"] == pytest.approx(7200, rel=0.01)
 
 
@@ -66,24 +72,17 @@ def test_only_borrowed_use_counts_for_team(store: JobStore) -> None:
 
 def test_borrowed_use_is_dated_by_its_measurements(store: JobStore, clock: Clock) -> None:
     """It halves with its age, also while the job continues within its team's share."""
-    job = submitted(submission_id="mine", entrypoint_num_gpus=1)
-    job.team = "vision"
-    do(store.add(job))
-    assert do(store.begin_attempt("mine", borrowed=True))
-    measure(store, job.sequence, clock.forward(3600), excess_gpus=1, borrowed=False)
+    number = run(store, borrowed=True)
+    measure(store, number, clock.forward(3600), excess_gpus=1, borrowed=False)
     assert read(store, clock.time).borrowed == {"vision": pytest.approx(7200, rel=0.01)}
     clock.forward(HALF_LIFE_SECONDS)
     assert read(store, clock.time).borrowed == {"vision": pytest.approx(3600, rel=0.01)}
-    measure(store, job.sequence, clock.time)
+    measure(store, number, clock.time)
     assert read(store, clock.time).borrowed == {"vision": pytest.approx(3600, rel=0.01)}
 
 
 def test_measured_excess_counts_for_its_owner(store: JobStore, clock: Clock) -> None:
-    job = submitted(submission_id="mine", entrypoint_num_gpus=1)
-    job.person = "alice"
-    do(store.add(job))
-    begin(store)
-    measure(store, job.sequence, clock.forward(3600), excess_gpus=2)
+    measure(store, run(store, "alice"), clock.forward(3600), excess_gpus=2)
     assert read(store, clock.time).persons["alice"] == pytest.approx(3 * 3600, rel=0.01)
 
 

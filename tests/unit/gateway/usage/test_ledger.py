@@ -30,7 +30,9 @@ def finish(store: JobStore, end_time: datetime | None, died: datetime | None = N
 
 def test_attempt_holds_entry_point_and_workers_until_its_end(store: JobStore, clock: Clock) -> None:
     metadata = {"workers": "3", "worker_cpus": "2", "worker_gpus": "0.5", "user": "ada"}
-    do(store.add(submitted(submission_id="mine", entrypoint_num_cpus=1, entrypoint_num_gpus=1, metadata=metadata)))
+    job = submitted(submission_id="mine", entrypoint_num_cpus=1, entrypoint_num_gpus=1, metadata=metadata)
+    job.person, job.team = "alice", "vision"
+    do(store.add(job))
     clock.forward(5)
     begin(store)
     assert spans(store) == [(5, None)]
@@ -38,18 +40,9 @@ def test_attempt_holds_entry_point_and_workers_until_its_end(store: JobStore, cl
     end(store, SUCCEEDED)
     (row,) = rows(store)
     assert (row.gpus / ledger.PARTS, row.cpus / ledger.PARTS) == (2.5, 7)
-    assert (row.job_id, row.user, row.person, row.team) == ("mine", "ada", None, None)
+    assert (row.job_id, row.user, row.person, row.team) == ("mine", "ada", "alice", "vision")
     assert (row.borrowed, row.outcome, row.used_gpu_s) == (False, "SUCCEEDED", None)
     assert spans(store) == [(5, 65)]
-
-
-def test_account_and_team_are_those_of_the_job(store: JobStore) -> None:
-    job = submitted(submission_id="mine", metadata={"user": "ada"})
-    job.person, job.team = "ada", "vision"
-    do(store.add(job))
-    begin(store)
-    (row,) = rows(store)
-    assert (row.user, row.person, row.team) == ("ada", "ada", "vision")
 
 
 def test_each_attempt_has_a_row_with_its_outcome(store: JobStore, clock: Clock) -> None:
@@ -61,16 +54,6 @@ def test_each_attempt_has_a_row_with_its_outcome(store: JobStore, clock: Clock) 
         clock.forward(1)
     assert [(row.attempt, row.outcome) for row in rows(store)] == [(1, "LOST"), (2, "FAILED")]
     assert spans(store) == [(0, 10), (11, 21)]
-
-
-def test_refused_attempt_is_closed(store: JobStore, clock: Clock) -> None:
-    add(store)
-    begin(store)
-    clock.forward(2)
-    do(store.refuse("mine", 1, "Ray rejects the job."))
-    do(store.refuse("mine", 1, "Again."))
-    assert spans(store) == [(0, 2)]
-    assert [row.outcome for row in rows(store)] == ["FAILED"]
 
 
 def test_platform_loses_what_is_marked_lost() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
+from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control.disks import Disks
 from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.database.engine import Store, transaction
@@ -13,6 +16,9 @@ from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.submission import request_of
 from mlplatform.gateway.people.schema import TeamRow
+from mlplatform.scheduling import capacity
+from mlplatform.scheduling.capacity import Shortage
+from mlplatform.scheduling.resources import Request
 
 
 class Admission(Store):
@@ -37,12 +43,27 @@ class Admission(Store):
         """
         await self._disks.check()
         await self.check_limits(job)
-        if (
-            not job.wait_for_capacity
-            and self._reconciler.needs_check(job)
-            and (free := await self._reconciler.free_capacity())
-        ):
-            free.check(request_of(job))
+        if not job.wait_for_capacity and self._is_specific(request := request_of(job)):
+            with suppress(UnreachableError):
+                await self.shortage(request)
+
+    async def shortage(self, request: Request) -> Shortage | None:
+        """Return what a job has to wait for; None if it fits now.
+
+        Raises:
+            CapacityError: it can never run on the nodes that run entry points.
+            UnreachableError: no node is known.
+        """
+        nodes = await self._reconciler.nodes()
+        if not nodes:
+            raise UnreachableError("The gateway has not seen a node of Ray yet; try again when Ray has started.")
+        labels = {**request.labels, **self._reconciler.driver_labels}
+        return capacity.check(nodes, request.entrypoint, request.workers, labels)
+
+    def _is_specific(self, request: Request) -> bool:
+        """Return whether a job requests anything; if not, Ray need not list its nodes, which takes 50 ms."""
+        labels = request.labels.items() - self._reconciler.driver_labels.items()
+        return bool(request.workers or request.entrypoint.amounts() or labels)
 
     @transaction
     def check_limits(self, session: Session, job: JobRow) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from sqlalchemy import Engine, and_, delete, exists, select
+from sqlalchemy import Engine, exists, select
 from sqlalchemy.orm import Session
 
 from mlplatform.gateway.database.engine import Store, transaction
@@ -12,7 +12,7 @@ from mlplatform.gateway.errors import TokenError
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.store import find_job, now
 from mlplatform.gateway.people.principal import SHARED, Attempt, Principal
-from mlplatform.gateway.people.schema import SecretRow, TokenRow
+from mlplatform.gateway.people.schema import SecretRow
 from mlplatform.gateway.people.tokens import find, issue, owner_of
 from mlplatform.secret_folder import FOLDER, TOKEN, folder_of
 
@@ -84,14 +84,3 @@ class AttemptTokens(Store):
     @transaction
     def _has_secrets(self, session: Session, person: str) -> bool:
         return bool(session.scalar(select(exists().where(SecretRow.person == person))))
-
-    @transaction
-    def tidy(self, session: Session) -> None:
-        """Delete the tokens of attempts that have ended."""
-        its = and_(
-            AttemptRow.job_id == TokenRow.job_id,
-            AttemptRow.number == TokenRow.attempt,
-            AttemptRow.created <= TokenRow.created,
-        )
-        runs = exists().where(its, AttemptRow.ended.is_(None))
-        session.execute(delete(TokenRow).where(TokenRow.kind == "job", ~runs))

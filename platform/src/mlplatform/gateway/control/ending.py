@@ -18,7 +18,7 @@ from mlplatform.gateway.control.containment import unless_log_unavailable
 from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.jobs.notices import leaving_of
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
-from mlplatform.gateway.jobs.states import Observation, Outcome, Verdict, after_notice, judge
+from mlplatform.gateway.jobs.states import Outcome, Verdict, after_notice, judge
 from mlplatform.gateway.jobs.store import JobStore, now
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.ray import RayHead
@@ -78,8 +78,8 @@ class Finisher:
         ended = await self._store.end_attempt(job.id, attempt.number, verdict, ray, resumes, died)
         if ended is None:
             return
-        final, message = ended.transition.state.final, ended.transition.message
-        await self._report(job.id, message if lost or at_limit or not final else advice, final)
+        final = ended.state.final
+        await self._report(job.id, ended.message if lost or at_limit or not final else advice, final)
         if lost and ray is not None and ray["status"] != "FAILED":
             # Ray forwards the stop if the attempt wakes up again.
             await self._head.stop(attempt.ray_submission_id)
@@ -94,9 +94,7 @@ class Finisher:
             UnreachableError: Ray's head or the database is unavailable.
         """
         await self._head.stop(attempt.ray_submission_id)
-        ended = await self._store.end_attempt(job.id, attempt.number, Verdict(Outcome.FAILED, reason), ray, False)
-        if ended is not None:
-            await self._report(job.id, ended.transition.message, ended.transition.state.final)
+        await self._fail(job, attempt, Verdict(Outcome.FAILED, reason), ray)
 
     async def refuse(self, job: JobRow, attempt: AttemptRow, reason: str) -> None:
         """Fail a job whose attempt Ray rejects.
@@ -104,8 +102,12 @@ class Finisher:
         Raises:
             UnreachableError: the database is unavailable.
         """
-        await self._store.refuse(job.id, attempt.number, reason)
-        await self._report(job.id, reason, final=True)
+        await self._fail(job, attempt, Verdict(Outcome.FAILED, reason, refused=True), None)
+
+    async def _fail(self, job: JobRow, attempt: AttemptRow, verdict: Verdict, ray: dict[str, Any] | None) -> None:
+        ended = await self._store.end_attempt(job.id, attempt.number, verdict, ray, False)
+        if ended is not None:
+            await self._report(job.id, ended.message, ended.state.final)
 
     async def _report(self, job_id: str, note: str | None, final: bool) -> None:
         """Report the end of an attempt in its job's log, and end the log of a job that has ended."""
@@ -135,14 +137,14 @@ class Finisher:
     async def _verdict(self, attempt: AttemptRow, ray: dict[str, Any] | None, node_dead: bool) -> Verdict | None:
         """Judge an attempt; probe its node and the services first if its driver has failed."""
         if ray is None or ray["status"] != "FAILED" or node_dead:
-            return judge(Observation(ray, node_dead))
+            return judge(ray, node_dead)
         agent = ray["driver_agent_http_address"]
         node_answers, _ = await asyncio.gather(
             self._head.node_answers(agent) if agent else asyncio.sleep(0, True), self._outages.probe()
         )
         # An outage that was over before the attempt began did not affect it.
         age = (now() - attempt.created).total_seconds()
-        return judge(Observation(ray, not node_answers, self._outages.recent(age)))
+        return judge(ray, not node_answers, self._outages.recent(age))
 
 
 def advised(verdict: Verdict) -> tuple[Verdict, str | None]:

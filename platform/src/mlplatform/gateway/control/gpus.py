@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
-from mlplatform.gateway.control import gpu_jobs
 from mlplatform.gateway.jobs.notices import Notices
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import State
@@ -15,6 +14,13 @@ from mlplatform.gateway.upstream.utilisation import GpuUse
 
 _STOP_SECONDS = 3.0
 """Ray's own time between SIGTERM and SIGKILL, for attempts without a grace period."""
+
+_IDLE_PERCENT = 5
+"""A GPU that computes for a smaller part of a second does nothing. Over half an hour that is measured 120 times, and a
+job that computes in bursts for a tenth of the time is then missed with a probability of 0.9^120, or 1 in 300,000."""
+
+_MEMORY_TOLERANCE = 1.02
+"""A process needs some memory beyond the limit that its framework keeps."""
 
 _IDLE = "Its GPUs have done nothing since "
 
@@ -39,6 +45,7 @@ class GpuWatch:
         self._logs = logs
         self._excess_s = excess_s
         self._warned: dict[str, float] = {}
+        """Times by the attempt's id at Ray; few attempts are warned."""
 
     async def look_at(self, job: JobRow, attempt: AttemptRow, held: Sequence[GpuUse], idle_s: float) -> None:
         """Report a running job whose GPUs do nothing, and limit one that uses too much of its memory.
@@ -52,21 +59,17 @@ class GpuWatch:
         Raises:
             UnreachableError: the database is unavailable.
         """
-        idle = gpu_jobs.are_idle(held)
+        idle = are_idle(held)
         if idle is (attempt.idle_since is None):
             await self._notices.idle(job.id, attempt.number, idle)
         if attempt.leave_by is not None or job.stop_requested:
             return
-        if excess := gpu_jobs.excess(job.id, held):
+        if excess := memory_excess(job.id, held):
             await self._limit(job, attempt, excess)
         elif self._warned.pop(attempt.ray_submission_id, None):
             await self._store.set_message(job.id, RUNNING_MESSAGE, State.RUNNING)
         else:
             await self._report_idle(job, attempt if idle else None, idle_s)
-
-    def forget_all_but(self, names: Collection[str]) -> None:
-        """Forget all attempts except those with these submission ids of Ray."""
-        self._warned = {name: at for name, at in self._warned.items() if name in names}
 
     async def _report_idle(self, job: JobRow, idle: AttemptRow | None, idle_s: float) -> None:
         """Let a job's message and log have since when its GPUs do nothing, once its team's time is over."""
@@ -90,3 +93,34 @@ class GpuWatch:
             self._warned[attempt.ray_submission_id] = time.monotonic()
         elif time.monotonic() - warned >= self._excess_s:
             await self._notices.end(job.id, attempt.grace_s or _STOP_SECONDS, f"{excess} {_EXCESS_ADVICE}")
+
+
+def held_by(job_id: str, gpus: Sequence[GpuUse]) -> list[GpuUse]:
+    """Return the GPUs of which a job holds at least a part."""
+    return [gpu for gpu in gpus if gpu.holders.get(job_id)]
+
+
+def are_idle(gpus: Sequence[GpuUse]) -> bool:
+    """Return whether all GPUs of a job are measured, and none computes."""
+    return bool(gpus) and all(gpu.percent is not None and gpu.percent < _IDLE_PERCENT for gpu in gpus)
+
+
+def computing_for(job_id: str, gpus: Sequence[GpuUse]) -> float | None:
+    """Return how many GPUs compute for a job, as in 0.5 for one of two halves; None if nothing measures them.
+
+    What a shared GPU computes counts for its holders in proportion to their parts.
+    """
+    if not gpus or any(gpu.percent is None for gpu in gpus):
+        return None
+    return sum((gpu.percent or 0) / 100 * gpu.holders[job_id] / sum(gpu.holders.values()) for gpu in gpus)
+
+
+def memory_excess(job_id: str, gpus: Sequence[GpuUse]) -> str | None:
+    """Return a sentence about GPU memory that a job uses beyond its part of a GPU; None if it does not."""
+    for gpu in gpus:
+        part, used, total = gpu.holders[job_id], gpu.memory_of.get(job_id), gpu.memory_total
+        if part >= 1 or used is None or total is None or used <= part * total * _MEMORY_TOLERANCE:
+            continue
+        allowed = f"{part * total / 2**30:.1f} GiB of the {part:g} GPUs that it requests"
+        return f"It uses {used / 2**30:.1f} GiB of GPU {gpu.index} on {gpu.node}, more than the {allowed}."
+    return None

@@ -14,7 +14,9 @@ _STOP_START_SECONDS = 5.0
 
 
 class HangingStarts:
-    """Memory of when each job's pending attempt was examined, and when it was stopped.
+    """Memory of when each pending attempt was examined, and first seen with a requested stop, by its id at Ray.
+
+    It is kept until the process ends: few attempts are pending for so long.
 
     Args:
         start_seconds: time in which Ray must start an attempt.
@@ -25,15 +27,6 @@ class HangingStarts:
         self._sought: dict[str, float] = {}
         self._stopped: dict[str, float] = {}
 
-    def note_stop(self, job_id: str) -> None:
-        """Record the first stop of a job."""
-        self._stopped.setdefault(job_id, time.monotonic())
-
-    def forget(self, job_id: str) -> None:
-        """Forget a job that has ended."""
-        self._sought.pop(job_id, None)
-        self._stopped.pop(job_id, None)
-
     def reason(self, job: JobRow, attempt: AttemptRow) -> str | None:
         """Return why a pending attempt is not waited for any longer; None if it is."""
         if (now() - attempt.created).total_seconds() > self._start_seconds:
@@ -41,15 +34,15 @@ class HangingStarts:
                 f"Ray did not start the job within {self._start_seconds:g} s (JOB_START_SECONDS); check its packages "
                 "and its runtime environment, and submit it again."
             )
-        stopped = self._stopped.get(job.id) if job.stop_requested else None
-        waited = stopped is not None and time.monotonic() - stopped > _STOP_START_SECONDS
+        name, present = attempt.ray_submission_id, time.monotonic()
+        waited = job.stop_requested and present - self._stopped.setdefault(name, present) > _STOP_START_SECONDS
         return "Ray did not stop the job's start." if waited else None
 
-    def may_be_stranded(self, job: JobRow, attempt: AttemptRow) -> bool:
+    def may_be_stranded(self, attempt: AttemptRow) -> bool:
         """Return whether an attempt has been pending for so long that its supervisor should be looked up."""
-        last = self._sought.get(job.id, float("-inf"))
+        last = self._sought.get(attempt.ray_submission_id, float("-inf"))
         old = (now() - attempt.created).total_seconds() > _STRANDED_SECONDS
         if not old or time.monotonic() - last < _STRANDED_SECONDS:
             return False
-        self._sought[job.id] = time.monotonic()
+        self._sought[attempt.ray_submission_id] = time.monotonic()
         return True

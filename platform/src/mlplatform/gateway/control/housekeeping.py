@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import Literal
 
 from mlplatform.errors import AccessError, UnreachableError
-from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.leftovers import LeftoverActors
 from mlplatform.gateway.jobs.runs import JobRuns
@@ -43,7 +42,6 @@ class Housekeeping:
 
     Args:
         tracking: client of MLflow; None without MLflow.
-        tokens: tokens of attempts.
     """
 
     def __init__(
@@ -53,25 +51,22 @@ class Housekeeping:
         tracking: AsyncMlflowRest | None,
         errors: JobErrors,
         leftovers: LeftoverActors,
-        tokens: AttemptTokens,
     ) -> None:
         self._store = store
         self._head = head
         self._tracking = tracking
         self._runs = JobRuns(store.engine)
         self._errors = errors
-        self.end_leftovers = leftovers.look
         self._leftovers = leftovers
         self._some_ended = asyncio.Event()
-        self._tokens = tokens
 
     @property
     def passes(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """All passes."""
-        return self.close_runs, self.end_leftovers, self.end_accounts, self.clean_ray
+        return self.close_runs, self._leftovers.look, self.clean_ray
 
     def notice_end(self) -> None:
-        """Start the next passes of `close_runs` and `end_leftovers` now, because an attempt or a job has ended."""
+        """End runs and leftover actors now, because an attempt or a job has ended."""
         self._some_ended.set()
         self._leftovers.notice_end()
 
@@ -122,15 +117,6 @@ class Housekeeping:
                 all_runs = [run.run_id for run in runs]
                 await close_runs(self._tracking, all_runs, _RUN_ENDS[State(job.state)], job.message)
         await self._store.runs_closed(job.sequence, [attempt.number for attempt in ended], over)
-
-    async def end_accounts(self) -> None:
-        """Delete the tokens of ended attempts, then wait 30 s."""
-        try:
-            await self._tokens.tidy()
-        except UnreachableError:
-            await asyncio.sleep(_CLOSE_AGAIN_SECONDS)
-            raise
-        await asyncio.sleep(_CLEAN_SECONDS)
 
     async def clean_ray(self) -> None:
         """Delete Ray's records of all but the latest 100 ended attempts, then wait 30 s."""

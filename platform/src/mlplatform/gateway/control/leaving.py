@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import anyio.to_thread
@@ -39,6 +39,7 @@ class Departures:
         self._errors = errors
         self._outages = outages
         self._told: dict[str, float] = {}
+        """Times by the attempt's id at Ray; kept until the process ends, as few attempts are asked to leave."""
 
     async def execute(self, actions: Sequence[Action]) -> None:
         """Store the notices and claims of a plan; the next steps of the control loop deliver the notices.
@@ -85,15 +86,6 @@ class Departures:
             await unless_log_unavailable(self._logs.note(job.id, job.message))
         self._told[attempt.ray_submission_id] = time.monotonic()
         await self._head.stop(attempt.ray_submission_id)
-
-    def forget_all_but(self, active: Iterable[AttemptRow]) -> None:
-        """Forget the attempts that have ended."""
-        if self._told:
-            self._told = {
-                attempt.ray_submission_id: self._told[attempt.ray_submission_id]
-                for attempt in active
-                if attempt.ray_submission_id in self._told
-            }
 
 
 def variables(attempt: AttemptRow) -> dict[str, str]:

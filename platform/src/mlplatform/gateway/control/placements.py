@@ -13,37 +13,32 @@ from mlplatform.scheduling.shares import EPSILON
 
 @dataclass(frozen=True)
 class Footprint:
-    """Request of a running job, in two parts.
+    """Request of a running job, and the resources that its processes hold.
 
     Attributes:
-        counted: part that Ray counts as used.
-        coming: part that the job has not taken yet.
-        young: whether the job has started so lately that Ray may not count the first part either.
-        held: what its processes hold, as last measured.
+        request: everything that it requests.
+        runs: whether its entry point runs, and thus holds its resources.
+        young: whether it has started so lately that its entry point may not have requested the workers yet, and that
+            Ray may not count the entry point either.
+        held: what its processes hold, by node, as last measured.
     """
 
-    counted: Request
-    coming: Request
-    young: bool = False
+    request: Request
+    runs: bool
+    young: bool
     held: Placement = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, request: Request, runs: bool, young: bool, held: Placement | None = None) -> Footprint:
-        """Split a request.
+    @property
+    def counted(self) -> Request:
+        """Part of the request that Ray counts as used."""
+        entry = Resources() if self.young and not self.runs else self.request.entrypoint
+        return replace(self.request, entrypoint=entry, workers=None if self.young else self.request.workers)
 
-        Args:
-            request: everything that the job requests.
-            runs: whether its entry point runs, and thus holds its resources.
-            young: whether its entry point may not have requested the workers yet.
-            held: what its processes hold, by node; None if that was not measured.
-        """
-        counted, coming = request, Request(Resources(), None, request.labels)
-        if young and request.workers:
-            counted, coming = replace(counted, workers=None), replace(coming, workers=request.workers)
-        if young and not runs:
-            counted = replace(counted, entrypoint=Resources())
-            coming = replace(coming, entrypoint=request.entrypoint)
-        return cls(counted, coming, young, held or {})
+    @property
+    def coming(self) -> Request:
+        """Part of the request that the job has not taken yet."""
+        entry = self.request.entrypoint if self.young and not self.runs else Resources()
+        return replace(self.request, entrypoint=entry, workers=self.request.workers if self.young else None)
 
 
 def place(nodes: Sequence[Node], footprints: Sequence[Footprint]) -> tuple[list[Node], list[Placement]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -13,11 +13,10 @@ from sqlalchemy import Engine
 from mlplatform.gateway.audit.log import SHARED_TOKEN
 from mlplatform.gateway.control import placements
 from mlplatform.gateway.control.containment import JobErrors
-from mlplatform.gateway.control.free_capacity import YOUNG_SECONDS
 from mlplatform.gateway.control.gpus import is_reported_idle
 from mlplatform.gateway.control.placements import Footprint
 from mlplatform.gateway.control.returning import Returning, preempted
-from mlplatform.gateway.jobs.notices import claim_of, left_idle, notice_of
+from mlplatform.gateway.jobs.notices import claim_of
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.jobs.submission import request_of
@@ -36,10 +35,14 @@ from mlplatform.scheduling.queue import (
     View,
     WaitingJob,
 )
+from mlplatform.scheduling.reasons import IDLE
 from mlplatform.scheduling.resources import Node, Request
 
 DEFAULT_TEAM = "default"
 """Team of the jobs that the shared token submits. It has no share, and everything while there are no others."""
+
+_YOUNG_SECONDS = 60.0
+"""Time for which a started job is counted: an entry point imports for 20 s on two cores before it requests workers."""
 
 _TEAMS_SECONDS, _USAGE_SECONDS = 5.0, 60.0
 """Ages at which teams and use are read again: an administrator waits for the one, and the other halves in two days."""
@@ -80,35 +83,22 @@ class Queue:
         Raises:
             UnreachableError: the database is unavailable.
         """
-        await self._prepare(waiting, active)
+        await self._refresh()
+        await self._returning.read([*waiting, *(row for row, _ in active)])
         jobs = self._waiting_jobs(waiting, nodes)
         left, running = self._running_jobs(active, nodes)
+        # Also teams that no administrator has added.
+        named = {team: self._named(team) for team in (*(job.team for job in jobs), *(job.team for job in running))}
         return View(
             now=now().timestamp(),
             nodes=left,
-            teams=self._teams_with([*(job.team for job in jobs), *(job.team for job in running)], nodes),
+            teams=with_cpus({**self._teams, **named}, nodes),
             waiting=jobs,
             running=running,
             claims=[claim for row in waiting if (claim := claim_of(row))],
             usage=self._usage,
             rules=self._rules,
         )
-
-    async def running(
-        self, waiting: Sequence[JobRow], active: Sequence[tuple[JobRow, AttemptRow]], nodes: Sequence[Node]
-    ) -> tuple[Mapping[str, Team], list[RunningJob]]:
-        """Return the teams of all jobs, and the jobs that hold resources; arguments and errors as of `view`."""
-        await self._prepare(waiting, active)
-        _, running = self._running_jobs(active, nodes)
-        return self._teams_with([*map(_team_of, waiting), *(job.team for job in running)], nodes), running
-
-    async def _prepare(self, waiting: Sequence[JobRow], active: Sequence[tuple[JobRow, AttemptRow]]) -> None:
-        await self.refresh()
-        await self._returning.read([*waiting, *(row for row, _ in active)])
-
-    def _teams_with(self, names: Iterable[str], nodes: Sequence[Node]) -> Mapping[str, Team]:
-        """Return all teams, also those of jobs that no administrator has added."""
-        return with_cpus({**self._teams, **{name: self._named(name) for name in names}}, nodes)
 
     def _named(self, name: str) -> Team:
         return self._teams.get(name) or Team(name, 0, 0)
@@ -118,12 +108,8 @@ class Queue:
         """Number of the teams that administrators have added."""
         return len(self._teams)
 
-    async def refresh(self) -> None:
-        """Read teams and use again if they are old.
-
-        Raises:
-            UnreachableError: the database is unavailable.
-        """
+    async def _refresh(self) -> None:
+        """Read teams and use again if they are old."""
         if time.monotonic() - self._teams_read > _TEAMS_SECONDS:
             rows = await self._people.teams()
             self._teams = {row.name: _team(row) for row in rows}
@@ -156,8 +142,10 @@ class Queue:
 
         Otherwise it would at once take back its team's share from the job that it has left for.
         """
-        ends = [attempt.ended.timestamp() for attempt in row.attempts[-1:] if attempt.ended and left_idle(attempt)]
-        return ends[0] + self.idle_s.get(row.team or "", 0) if ends else 0.0
+        last = row.last_attempt
+        if last is None or last.ended is None or not (last.leave_why or "").startswith(IDLE):
+            return 0.0
+        return last.ended.timestamp() + self.idle_s.get(row.team or "", 0)
 
     def _running_jobs(
         self, active: Sequence[tuple[JobRow, AttemptRow]], nodes: Sequence[Node]
@@ -167,7 +155,7 @@ class Queue:
             with self._errors.contained(row.id):
                 request = self._request(row, nodes)
                 held = self.held.get(attempt.ray_submission_id)
-                footprint = Footprint.of(request, attempt.running, _is_young(attempt.created), held)
+                footprint = Footprint(request, attempt.running, _is_young(attempt.created), held or {})
                 jobs.append((row, attempt, request, footprint))
         left, places = placements.place(nodes, [footprint for *_, footprint in jobs])
         running = [
@@ -194,7 +182,7 @@ class Queue:
         """Return the notice of an attempt; a job that is being stopped leaves too, and need not be asked."""
         if row.stop_requested:
             return Notice(now().timestamp() + (attempt.grace_s or self._rules.grace_s))
-        return notice_of(attempt)
+        return Notice(attempt.leave_by.timestamp(), attempt.claimant or "") if attempt.leave_by else None
 
     def _request(self, row: JobRow, nodes: Sequence[Node]) -> Request:
         request = request_of(row)
@@ -232,7 +220,7 @@ def _common(row: JobRow) -> dict[str, Any]:
 
 
 def _is_young(created: datetime) -> bool:
-    return (now() - created).total_seconds() < YOUNG_SECONDS
+    return (now() - created).total_seconds() < _YOUNG_SECONDS
 
 
 def _team(row: TeamRow) -> Team:

@@ -20,7 +20,6 @@ from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.control.bursts import Bursts
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.ending import Finisher
-from mlplatform.gateway.control.free_capacity import YOUNG_SECONDS, FreeCapacity
 from mlplatform.gateway.control.gpus import GpuWatch
 from mlplatform.gateway.control.hanging import HangingStarts
 from mlplatform.gateway.control.housekeeping import Housekeeping
@@ -32,14 +31,14 @@ from mlplatform.gateway.control.watcher import Watcher
 from mlplatform.gateway.errors import PackageError, RefusedError
 from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
-from mlplatform.gateway.jobs.states import Observation, State, judge
+from mlplatform.gateway.jobs.states import State, judge
 from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.jobs.submission import resources_of
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.ray import ClusterSnapshot, RayHead
 from mlplatform.gateway.upstream.utilisation import UtilisationSource
 from mlplatform.mlflow_rest import AsyncMlflowRest
 from mlplatform.scheduling.queue import Rules
+from mlplatform.scheduling.resources import Node
 from mlplatform.throttle import ThrottledWarning
 
 _STEP_SECONDS, _LONGEST_STEP_SECONDS = 0.2, 0.5
@@ -55,13 +54,19 @@ _IDLE_SECONDS = 10.0
 _FRESH_SECONDS = 2.0
 """Maximum age of Ray's listing when a person waits for the answer."""
 
+_LONGEST_LISTING_SECONDS = 60.0
+"""Longer than the timeouts of the requests to Ray."""
+
 _FORGOTTEN_SECONDS = 15.0
 """A starting head lists no jobs until it has loaded its state."""
 
 _STOP_AGAIN_SECONDS = 5.0
 
-_REMEMBERED_SECONDS = YOUNG_SECONDS * 10
+_REMEMBERED_SECONDS = 600.0
 """Time for which new jobs are compared with the nodes that Ray has listed last, while it lists none."""
+
+LISTING_SECONDS = 3.0
+"""Time for which pages and lists wait for Ray: a head that hangs does not hold up the rest of them."""
 
 _log = logging.getLogger(__name__)
 
@@ -94,14 +99,14 @@ class Reconciler:
         start_seconds: float = 1200,
         rules: Rules = Rules(),  # noqa: B008 - immutable
     ) -> None:
-        self._driver_labels = driver_labels
+        self.driver_labels = driver_labels
         self._store = store
         self._head = head
         self._outages = outages
         self._errors = JobErrors()
         self._warn = ThrottledWarning(_log)
         leftovers = LeftoverActors(head, driver_labels)
-        self._housekeeping = Housekeeping(store, head, tracking, self._errors, leftovers, tokens)
+        self._housekeeping = Housekeeping(store, head, tracking, self._errors, leftovers)
         self.starter = Starter(starts, driver_labels, store, head, logs, packages, outages, self._errors, rules, tokens)
         self._finisher = Finisher(store, head, logs, outages, self._housekeeping.notice_end)
         self._infeasible = InfeasibleRequests(store, head, logs, self._errors)
@@ -132,30 +137,27 @@ class Reconciler:
                 group.create_task(self._forever(partial(look, self._some_open, self.look)))
             group.create_task(self._outages.watch(self._some_open))
 
-    async def look(self) -> ClusterSnapshot:
+    async def look(self, within_s: float = _LONGEST_LISTING_SECONDS) -> ClusterSnapshot:
         """Return Ray's listing of jobs and nodes, at most two seconds old.
 
         Raises:
-            UnreachableError: Ray's head is unavailable.
+            UnreachableError: Ray's head is unavailable, or has not listed them within that time.
         """
-        if self._cluster is None or time.monotonic() - self._looked > _FRESH_SECONDS:
-            return await self._look()
-        return self._cluster
-
-    def needs_check(self, job: JobRow) -> bool:
-        """Return whether a job requests anything specific; if not, Ray need not list its nodes, which takes 50 ms."""
-        labels = (job.entrypoint_request.get("entrypoint_label_selector") or {}).items() - self._driver_labels.items()
-        return bool(job.workers or resources_of(job.entrypoint_request).amounts() or labels)
-
-    async def free_capacity(self) -> FreeCapacity | None:
-        """Return the nodes' free capacity; while Ray is down, that of the last listing. None if no node is known."""
+        if self._cluster and time.monotonic() - self._looked <= _FRESH_SECONDS:
+            return self._cluster
         try:
-            nodes = (await self.look()).nodes
+            async with asyncio.timeout(within_s):
+                return await self._look()
+        except TimeoutError as error:
+            raise UnreachableError(f"Ray's head has not listed its nodes within {within_s:g} s.") from error
+
+    async def nodes(self) -> Sequence[Node]:
+        """Return the nodes; while Ray is down, those of the last listing as lost ones, on which nothing is free."""
+        try:
+            return (await self.look()).nodes
         except UnreachableError:
-            recent = self._cluster and time.monotonic() - self._looked < _REMEMBERED_SECONDS
-            # As lost ones, on which nothing is free.
-            nodes = [replace(node, alive=False) for node in self._cluster.nodes] if self._cluster and recent else []
-        return FreeCapacity(nodes, self._driver_labels) if nodes else None
+            recent = time.monotonic() - self._looked < _REMEMBERED_SECONDS
+            return [replace(node, alive=False) for node in self._cluster.nodes] if self._cluster and recent else []
 
     async def stop(self, job: JobRow) -> None:
         """Stop the attempt of a job whose stop was requested; repeated in each step until the attempt has ended.
@@ -168,7 +170,6 @@ class Reconciler:
             self._housekeeping.notice_end()
         elif attempt := job.open_attempt:
             self._stopped[job.id] = time.monotonic()
-            self._hanging.note_stop(job.id)
             await self._head.stop(attempt.ray_submission_id)
 
     async def settle(self, job: JobRow) -> None:
@@ -229,7 +230,6 @@ class Reconciler:
         """Close the logs of jobs that have ended: a failing database may store an end and still report an error."""
         gone, self._open = self._open - still_open, still_open
         for job_id in gone:
-            self._hanging.forget(job_id)
             await self._finisher.close_log(job_id)
         if gone:
             self._housekeeping.notice_end()
@@ -254,7 +254,7 @@ class Reconciler:
             await self._store.seen(job.id, attempt.number, ray, name)
             attempt.node = name or attempt.node
         died = cluster.dead.get(node or "")
-        if judge(Observation(ray, died is not None)) is not None:
+        if judge(ray, died is not None) is not None:
             self._ending.add(job.id)
             self._spawn(job, attempt, self._finisher.finish(job, attempt, ray, died))
         elif ray and (work := self._next_work(job, attempt, ray)):
@@ -275,7 +275,7 @@ class Reconciler:
         pending = ray["status"] == "PENDING"
         if pending and (reason := self._hanging.reason(job, attempt)):
             return self._finisher.give_up(job, attempt, ray, reason)
-        if pending and self._hanging.may_be_stranded(job, attempt):
+        if pending and self._hanging.may_be_stranded(attempt):
             return self._find_supervisor(job, attempt)
         return self.starter.departures.work(job, attempt)
 

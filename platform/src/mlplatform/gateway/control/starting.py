@@ -108,7 +108,6 @@ class Starter:
         if not rows:
             self.view = None
             return
-        self.departures.forget_all_but(attempt for _, attempt in active)
         holding = [(job, attempt) for job, attempt in active if job.id not in ending]
         self.view = view = await self.queue.view(list(rows.values()), holding, cluster.nodes)
         actions = self._plan(view)
@@ -146,10 +145,13 @@ class Starter:
             await self._outages.probe()
         ready = []
         for job in due:
-            if obstacle := self._outage(job):
-                await self._say(job, obstacle)
-            else:
+            # Started while a service is unavailable, a lost job would be lost again.
+            unavailable = " and ".join(self._outages.now()) if _lost_lately(job) else ""
+            message = f"The job waits for {unavailable} before it is started again."
+            if not unavailable:
                 ready.append(job)
+            elif job.message != message:
+                await self._store.set_message(job.id, message, State(job.state))
         return ready
 
     def _plan(self, view: View) -> list[Action]:
@@ -174,10 +176,6 @@ class Starter:
         if changed:
             await self._notices.explain(changed)
 
-    async def _say(self, job: JobRow, message: str) -> None:
-        if job.message != message:
-            await self._store.set_message(job.id, message, State(job.state))
-
     async def hand_over(self, job: JobRow, attempt: AttemptRow) -> None:
         """Submit an attempt to Ray; may be repeated, because Ray accepts a submission id once.
 
@@ -193,11 +191,6 @@ class Starter:
         account = await self._tokens.variables(job, attempt)
         await self._head.submit(self._request(job, attempt, account))
         await self._store.accepted(job.id, attempt.number)
-
-    def _outage(self, job: JobRow) -> str | None:
-        """Return why a lost job waits while a service is unavailable: started now, it would be lost again."""
-        unavailable = " and ".join(self._outages.now()) if _lost_lately(job) else ""
-        return f"The job waits for {unavailable} before it is started again." if unavailable else None
 
     async def _upload_package(self, name: str) -> None:
         if await self._head.has_package(name):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from mlplatform.gateway.control import gpu_jobs
 from mlplatform.gateway.control.containment import JobErrors, unless_log_unavailable
-from mlplatform.gateway.control.gpus import GpuWatch
+from mlplatform.gateway.control.gpus import GpuWatch, computing_for, held_by
 from mlplatform.gateway.control.placements import amount_in
 from mlplatform.gateway.control.queueing import Queue
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
@@ -52,6 +51,7 @@ class Watcher:
         self._gpus = gpus
         self._errors = errors
         self._told: set[str] = set()
+        """Attempts by their ids at Ray; few hold GPUs that they have not requested."""
 
     async def look(self, some_open: asyncio.Event, cluster: Callable[[], Awaitable[ClusterSnapshot]]) -> None:
         """Wait for open jobs and some seconds more, then measure once, to be repeated.
@@ -69,19 +69,16 @@ class Watcher:
         use = await self._use.of(snapshot)
         rows = await self._store.open_jobs()
         active = [(job, attempt) for job in rows if (attempt := job.open_attempt)]
-        names = {attempt.ray_submission_id for _, attempt in active}
-        self._told &= names
-        self._gpus.forget_all_but(names)
         # While a node does not answer, jobs hold what they held before.
         if use.complete:
             self._queue.held = {
                 attempt.ray_submission_id: use.held[job.id] for job, attempt in active if job.id in use.held
             }
         waiting = [job for job in rows if job.open_attempt is None]
-        teams, running = await self._queue.running(waiting, active, snapshot.nodes)
-        await self._measure(active, use, running, borrowers(teams, running, snapshot.nodes, now().timestamp()))
+        view = await self._queue.view(waiting, active, snapshot.nodes)
+        await self._measure(active, use, view.running, borrowers(view.teams, view.running, snapshot.nodes, view.now))
         for job, attempt in active:
-            if State(job.state).runs and (held := gpu_jobs.held_by(job.id, use.gpus)):
+            if State(job.state).runs and (held := held_by(job.id, use.gpus)):
                 with self._errors.contained(job.id):
                     await self._gpus.look_at(job, attempt, held, self._queue.idle_s.get(job.team or "", 0))
 
@@ -98,7 +95,7 @@ class Watcher:
         for job, attempt in active:
             with self._errors.contained(job.id):
                 gpus, cpus = (_excess(job, placed.get(job.id, {}), name) for name in ("GPU", "CPU"))
-                computing = gpu_jobs.computing(job.id, gpu_jobs.held_by(job.id, use.gpus))
+                computing = computing_for(job.id, held_by(job.id, use.gpus))
                 samples[job.sequence, attempt.number] = Sample(gpus, cpus, borrowing.get(job.id), computing)
                 # Nearly every plain script takes CPUs that it has not requested, and nobody waits for those.
                 if gpus > EPSILON and attempt.ray_submission_id not in self._told:

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.audit.log import SHARED_TOKEN, UNKNOWN, Actor, AuditLog
 from mlplatform.gateway.control.attempt_tokens import AttemptTokens
-from mlplatform.gateway.errors import TokenError
+from mlplatform.gateway.errors import RequestError, TokenError
 from mlplatform.gateway.http.browser import is_browser
 from mlplatform.gateway.http.errors import error_response
 from mlplatform.gateway.http.revocation import CHECK_SECONDS, until_refused
@@ -334,6 +334,14 @@ def principal_of(scope: Scope) -> Principal:
     """Return the principal of a request; one without rights if the request needed no credential."""
     found: Principal = scope.get(_PRINCIPAL, NOBODY)
     return found
+
+
+def person_of(scope: Scope, what: str) -> str:
+    """Return the name of the person who sends a request; raise RequestError for the shared token, which is nobody's."""
+    person = principal_of(scope).person
+    if not person:
+        raise RequestError(f"{what} are for people: log in with a token of your own, `mlplatform login`.")
+    return person
 
 
 def actor_of(scope: Scope, principal: Principal | None = None) -> Actor:

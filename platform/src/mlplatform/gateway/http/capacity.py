@@ -7,16 +7,15 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from mlplatform.errors import UnreachableError
-from mlplatform.gateway.control.reconciler import Reconciler
-from mlplatform.gateway.errors import RequestError
+from mlplatform.gateway.control.admission import Admission
+from mlplatform.gateway.control.reconciler import LISTING_SECONDS, Reconciler
 from mlplatform.gateway.http import request_body
-from mlplatform.gateway.jobs.submission import invalid_field
 from mlplatform.gateway.upstream.listings import users_of
 from mlplatform.gateway.upstream.ray import RayHead
 from mlplatform.scheduling.capacity import Shortage
@@ -25,9 +24,6 @@ from mlplatform.scheduling.resources import Request, Resources, WorkerGroup
 _BODY_BYTES = 64 << 10
 
 _MAX_WORKERS = 1_000_000
-
-_USERS_SECONDS = 3.0
-"""The names of the jobs that hold resources are left out when the head takes longer to list them."""
 
 
 class _Resources(BaseModel):
@@ -61,16 +57,14 @@ class _Body(BaseModel):
         return Request(Resources(**self.entrypoint.model_dump()), workers, self.labels)
 
 
-def routes(reconciler: Reconciler, head: RayHead) -> list[Route]:
+def routes(admission: Admission, reconciler: Reconciler, head: RayHead) -> list[Route]:
     """Return the route `POST /platform/capacity`; errors are plain text."""
 
     async def post(request: HttpRequest) -> Response:
         """Respond with the current shortage, null if the request fits now; 422 if no node can ever hold it."""
-        asked = _parse(await request_body.whole(request.receive, _BODY_BYTES, "request fewer kinds of resources"))
-        free = await reconciler.free_capacity()
-        if free is None:
-            raise UnreachableError("The gateway has not seen a node of Ray yet; try again when Ray has started.")
-        shortage = free.check(asked)
+        body = await request_body.parsed(request.receive, _Body, _BODY_BYTES, "request fewer kinds of resources")
+        asked = body.request()
+        shortage = await admission.shortage(asked)
         if shortage is not None:
             shortage = await _with_users(shortage, asked, reconciler, head)
         return JSONResponse({"shortage": asdict(shortage) if shortage else None})
@@ -78,18 +72,11 @@ def routes(reconciler: Reconciler, head: RayHead) -> list[Route]:
     return [Route("/platform/capacity", post, methods=["POST"])]
 
 
-def _parse(body: bytes) -> Request:
-    try:
-        return _Body.model_validate_json(body).request()
-    except ValidationError as error:
-        raise RequestError(invalid_field(error)) from error
-
-
 async def _with_users(shortage: Shortage, asked: Request, reconciler: Reconciler, head: RayHead) -> Shortage:
     """Add the jobs that hold some of the requested resources, if the head answers."""
     kinds = {*asked.entrypoint.amounts(), *(asked.workers.amounts() if asked.workers else {})}
     with suppress(UnreachableError, TimeoutError):
-        async with asyncio.timeout(_USERS_SECONDS):
+        async with asyncio.timeout(LISTING_SECONDS):
             cluster, actors = await asyncio.gather(reconciler.look(), head.living_actors())
         return replace(shortage, users=users_of(kinds, actors, cluster.jobs.values()))
     return shortage

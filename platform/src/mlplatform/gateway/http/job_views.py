@@ -29,7 +29,7 @@ def details_for(request: HTTPConnection, job: JobRow) -> dict[str, Any]:
     if not may(principal, Verb.METADATA, job.person, job.team):
         return listed_publicly(job, job.last_attempt)
     values = may(principal, Verb.VALUES, job.person, job.team)
-    return job_details(job, redact=not values or is_browser(request.headers))
+    return job_details(job, job.last_attempt, not values or is_browser(request.headers))
 
 
 async def listed_for(request: HTTPConnection, jobs: JobList) -> list[bytes]:

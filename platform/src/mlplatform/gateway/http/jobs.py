@@ -22,7 +22,7 @@ from mlplatform.errors import UnreachableError
 from mlplatform.gateway.audit.log import Actor, AuditLog
 from mlplatform.gateway.control.admission import Admission
 from mlplatform.gateway.control.disks import Disks
-from mlplatform.gateway.control.reconciler import Reconciler
+from mlplatform.gateway.control.reconciler import LISTING_SECONDS, Reconciler
 from mlplatform.gateway.errors import ForbiddenError, JobIsOpenError, NoSuchJobError, RequestError
 from mlplatform.gateway.http import request_body
 from mlplatform.gateway.http.access import require
@@ -42,9 +42,6 @@ from mlplatform.storage import fence, notice
 
 BODY_BYTES = 768 << 10
 """Size limit of a submission: the agent on the Ray head accepts 1 MiB, and the gateway adds some variables."""
-
-_OTHERS_SECONDS = 3.0
-"""Timeout for the jobs that only Ray has: the list does not wait for a head that hangs."""
 
 _TAIL_LINES = 1000
 """The default of Ray's `/api/v0/logs/file`."""
@@ -118,9 +115,8 @@ class JobRoutes:
     async def _others(self) -> list[dict[str, Any]]:
         """Return the jobs that bypassed the gateway: submitted to Ray directly, or drivers that connected to it."""
         try:
-            async with asyncio.timeout(_OTHERS_SECONDS):
-                cluster = await self._reconciler.look()
-        except (UnreachableError, TimeoutError):
+            cluster = await self._reconciler.look(LISTING_SECONDS)
+        except UnreachableError:
             return []
         return [
             *(job for ray_submission_id, job in cluster.jobs.items() if not ATTEMPT_ID.search(ray_submission_id)),

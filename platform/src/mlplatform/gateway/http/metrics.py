@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from sqlalchemy import Row
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,7 +21,7 @@ from mlplatform.gateway.control.disks import Disk, Disks
 from mlplatform.gateway.http.auth import TokenAuth, TokenCheck
 from mlplatform.gateway.jobs.totals import RUNNING, Totals, TotalsReader
 from mlplatform.gateway.logs.store import JobLogs
-from mlplatform.gateway.usage.report import Total, UsageReader
+from mlplatform.gateway.usage.report import UsageReader
 
 PATH = "/platform/metrics"
 
@@ -91,7 +93,7 @@ def _of_logs(logs: JobLogs) -> Iterator[Metric]:
     yield starts
 
 
-def _of_usage(totals: Sequence[Total]) -> Iterator[Metric]:
+def _of_usage(totals: Sequence[Row[Any]]) -> Iterator[Metric]:
     for name, text in (
         ("reserved_gpu_seconds", "GPU-seconds that jobs have reserved, counted until the gateway noticed each end."),
         ("reserved_cpu_seconds", "CPU-seconds that jobs have reserved, counted in the same way."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -15,7 +15,6 @@ from mlplatform.gateway.control.digests import ModelDigests
 from mlplatform.gateway.errors import RequestError
 from mlplatform.gateway.http import request_body
 from mlplatform.gateway.http.logs import number_in
-from mlplatform.gateway.jobs.submission import invalid_field
 
 _BODY_BYTES = 16 << 10
 
@@ -41,11 +40,7 @@ def routes(audit: AuditLog, digests: ModelDigests) -> list[Route]:
 
     async def change(request: Request) -> Response:
         """Record a change at MLflow, and look for new versions of models."""
-        body = await request_body.whole(request.receive, _BODY_BYTES, "send one change")
-        try:
-            made = _Change.model_validate_json(body)
-        except ValidationError as error:
-            raise RequestError(invalid_field(error)) from error
+        made = await request_body.parsed(request.receive, _Change, _BODY_BYTES, "send one change")
         actor = Actor(made.account or UNKNOWN, _KIND, made.address)
         await audit.add(actor, made.method, made.path, after=made.values)
         digests.wake()

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from mlplatform.gateway.control.mlflow_accounts import MlflowAccounts
 from mlplatform.gateway.control.people_key import FileKey, PeopleKey
-from mlplatform.gateway.errors import LoginCodeError, RequestError
+from mlplatform.gateway.errors import LoginCodeError
 from mlplatform.gateway.http import request_body
 from mlplatform.gateway.http.auth import TOKENS, TokenCheck, actor_of, client_address, principal_of
 from mlplatform.gateway.jobs.schema import JobRow
-from mlplatform.gateway.jobs.submission import invalid_field
 from mlplatform.gateway.people.schema import TeamRow, TokenRow
 from mlplatform.gateway.people.store import DEFAULTS, People
 from mlplatform.gateway.people.tokens import Tokens
@@ -30,9 +29,6 @@ _Amount = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
-
-
-_Body = TypeVar("_Body", bound=_Strict)
 
 
 class _NewPerson(_Strict):
@@ -140,7 +136,7 @@ class PeopleRoutes:
 
     async def _add_person(self, request: Request) -> Response:
         """Add a person, or a team or rights to one, and respond with a log-in code."""
-        new = await _parse(request, _NewPerson)
+        new = await request_body.parsed(request.receive, _NewPerson, _BODY_BYTES)
         invited = await self._people.add(new.name, actor_of(request.scope), new.team, new.lead, new.administrator)
         return JSONResponse(
             {"name": new.name, "added": invited.added, "code": invited.code, "expires": invited.expires.isoformat()}
@@ -159,12 +155,12 @@ class PeopleRoutes:
         return JSONResponse({"teams": [_team(team) for team in await self._people.teams()]})
 
     async def _add_team(self, request: Request) -> Response:
-        new = await _parse(request, _NewTeam)
+        new = await request_body.parsed(request.receive, _NewTeam, _BODY_BYTES)
         return JSONResponse(_team(await self._people.add_team(new.name, new.values_sent(), actor_of(request.scope))))
 
     async def _set_team(self, request: Request) -> Response:
         """Change the values that are sent."""
-        values = (await _parse(request, _TeamValues)).values_sent()
+        values = (await request_body.parsed(request.receive, _TeamValues, _BODY_BYTES)).values_sent()
         return JSONResponse(
             _team(await self._people.set_team(request.path_params["name"], values, actor_of(request.scope)))
         )
@@ -179,7 +175,7 @@ class PeopleRoutes:
 
     async def _log_in(self, request: Request) -> Response:
         """Exchange a log-in code for a token; a wrong code counts as a failed log-in."""
-        sent = await _parse(request, _Code)
+        sent = await request_body.parsed(request.receive, _Code, _BODY_BYTES)
         try:
             issued = await self._tokens.exchange(sent.code, client_address(request.scope), sent.instead_of)
         except LoginCodeError as error:
@@ -201,14 +197,6 @@ class PeopleRoutes:
         await self._tokens.revoke(token_id, actor_of(request.scope), person, principal.token_id == token_id)
         await self._accounts.follow()
         return JSONResponse({"revoked": token_id})
-
-
-async def _parse(request: Request, model: type[_Body]) -> _Body:
-    body = await request_body.whole(request.receive, _BODY_BYTES, "send the fields of the description alone")
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        raise RequestError(invalid_field(error)) from error
 
 
 def _team(team: TeamRow) -> dict[str, Any]:

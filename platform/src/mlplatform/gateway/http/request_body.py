@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import TypeVar
 
 import anyio
+from pydantic import BaseModel, ValidationError
 from starlette.types import Receive
 
-from mlplatform.gateway.errors import BodyTooLargeError, ClientGoneError, StalledRequestError
+from mlplatform.gateway.errors import BodyTooLargeError, ClientGoneError, RequestError, StalledRequestError
+from mlplatform.gateway.jobs.submission import invalid_field
+
+_Body = TypeVar("_Body", bound=BaseModel)
 
 SILENT_SECONDS = 30.0
 """Idle timeout of an upload; uvicorn itself would wait indefinitely."""
@@ -61,3 +66,25 @@ async def whole(receive: Receive, max_bytes: int, instead: str, seconds: float =
     except TimeoutError as error:
         raise StalledRequestError(f"The request did not end within {seconds:g} s; send it again.") from error
     return b"".join(parts)
+
+
+async def parsed(
+    receive: Receive,
+    model: type[_Body],
+    max_bytes: int,
+    instead: str = "send the fields of the description alone",
+    empty: bytes = b"",
+) -> _Body:
+    """Return the body of a request as a model.
+
+    Args:
+        empty: what an empty body stands for; others as of `whole`.
+
+    Raises:
+        RequestError: the body is invalid, exceeds the limit or did not arrive.
+    """
+    body = await whole(receive, max_bytes, instead)
+    try:
+        return model.model_validate_json(body or empty)
+    except ValidationError as error:
+        raise RequestError(invalid_field(error)) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import anyio.to_thread
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -12,7 +12,7 @@ from mlplatform.gateway.control.admission import Admission
 from mlplatform.gateway.control.containment import unless_log_unavailable
 from mlplatform.gateway.control.ending import has_checkpoint
 from mlplatform.gateway.control.reconciler import Reconciler
-from mlplatform.gateway.errors import NotResumableError, RequestError
+from mlplatform.gateway.errors import NotResumableError
 from mlplatform.gateway.http import request_body
 from mlplatform.gateway.http.access import require
 from mlplatform.gateway.http.auth import actor_of, principal_of
@@ -21,7 +21,7 @@ from mlplatform.gateway.jobs.packages import Packages, package_names
 from mlplatform.gateway.jobs.resuming import Resumption, check_resumable
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.jobs.submission import TimeLimit, invalid_field
+from mlplatform.gateway.jobs.submission import TimeLimit
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.people.rights import Verb
 
@@ -55,7 +55,7 @@ class ResumeRoutes:
 
     async def _resume(self, request: Request) -> Response:
         """Let an ended job wait for its next attempt, and respond with what that does."""
-        changes = await _changes(request)
+        changes = await request_body.parsed(request.receive, _Changes, _BODY_BYTES, empty=b"{}")
         job = await self._store.get(request.path_params["job_id"])
         require(request.scope, Verb.RESUME, job)
         check_team(principal_of(request.scope), job)
@@ -76,14 +76,6 @@ class ResumeRoutes:
                 raise NotResumableError(
                     f"The files of job {job.id}, package {name}, were removed since it ended; submit it again."
                 )
-
-
-async def _changes(request: Request) -> _Changes:
-    body = await request_body.whole(request.receive, _BODY_BYTES, "send the fields of the description alone")
-    try:
-        return _Changes.model_validate_json(body or b"{}")
-    except ValidationError as error:
-        raise RequestError(invalid_field(error)) from error
 
 
 async def _message(job: JobRow, person: str) -> str:

@@ -6,9 +6,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from mlplatform.gateway.errors import RequestError
 from mlplatform.gateway.http import request_body
-from mlplatform.gateway.http.auth import actor_of, principal_of
+from mlplatform.gateway.http.auth import actor_of, person_of
 from mlplatform.gateway.people.secrets import MOST_BYTES, Secrets
 
 _PATH = "/platform/secrets"
@@ -55,7 +54,4 @@ def routes(secrets: Secrets) -> list[Route]:
 
 
 def _person(request: Request) -> str:
-    person = principal_of(request.scope).person
-    if not person:
-        raise RequestError("Secrets are for people: log in with a token of your own, `mlplatform login`.")
-    return person
+    return person_of(request.scope, "Secrets")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -13,7 +11,7 @@ from starlette.routing import Route
 from mlplatform.contract import USAGE_ENTRIES
 from mlplatform.gateway.errors import RequestError
 from mlplatform.gateway.http.logs import number_in
-from mlplatform.gateway.usage.report import By, UsageReader, Use
+from mlplatform.gateway.usage.report import By, UsageReader
 
 
 def routes(usage: UsageReader) -> list[Route]:
@@ -30,7 +28,7 @@ def routes(usage: UsageReader) -> list[Route]:
         after = number_in("after", asked.get("after", "0"))
         uses = await usage.read(by, _time(since), _time(until), after, USAGE_ENTRIES)
         more = by is By.JOB and len(uses) == USAGE_ENTRIES
-        answer = {"since": since, "until": until, "entries": [_entry(by, use) for use in uses]}
+        answer = {"since": since, "until": until, "entries": [dict(use._mapping) for use in uses]}
         return JSONResponse({**answer, "next": uses[-1].sequence if more else None})
 
     return [Route("/platform/usage", get, methods=["GET"])]
@@ -45,11 +43,3 @@ def _groups(name: str) -> By:
 
 def _time(seconds: int) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
-
-
-def _entry(by: By, use: Use) -> dict[str, Any]:
-    """Return the sums with the names that the group has."""
-    names = {By.PERSON: ("person",), By.TEAM: ("team",), By.JOB: ("job", "sequence", "person", "team")}
-    fields = asdict(use)
-    sums = {name: value for name, value in fields.items() if name not in names[By.JOB]}
-    return {**{name: fields[name] for name in names[by]}, **sums}

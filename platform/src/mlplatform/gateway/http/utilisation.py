@@ -10,16 +10,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from mlplatform.errors import UnreachableError
-from mlplatform.gateway.control.reconciler import Reconciler
+from mlplatform.gateway.control.reconciler import LISTING_SECONDS, Reconciler
 from mlplatform.gateway.http.auth import principal_of
 from mlplatform.gateway.http.job_views import hide_from
 from mlplatform.gateway.jobs.overview import JobOverview, ShownJobs
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.upstream.utilisation import GpuUse, JobUse, Utilisation, UtilisationSource
-
-_RAY_SECONDS = 3.0
-"""Timeout of Ray's answers."""
 
 
 def routes(jobs: JobOverview, reconciler: Reconciler, source: UtilisationSource) -> list[Route]:
@@ -27,20 +23,11 @@ def routes(jobs: JobOverview, reconciler: Reconciler, source: UtilisationSource)
 
     async def get(request: Request) -> Response:
         """Respond with the use of nodes, GPUs and the running jobs that the front page shows."""
-        shown, use = await asyncio.gather(jobs.read(), _use(reconciler, source))
+        shown, cluster = await asyncio.gather(jobs.read(), reconciler.look(LISTING_SECONDS))
         hide_from(principal_of(request.scope), shown)
-        return JSONResponse(_answer(shown, use))
+        return JSONResponse(_answer(shown, await source.of(cluster)))
 
     return [Route("/platform/utilisation", get, methods=["GET"])]
-
-
-async def _use(reconciler: Reconciler, source: UtilisationSource) -> Utilisation:
-    try:
-        async with asyncio.timeout(_RAY_SECONDS):
-            cluster = await reconciler.look()
-    except TimeoutError as error:
-        raise UnreachableError(f"Ray's head has not listed its nodes within {_RAY_SECONDS:g} s.") from error
-    return await source.of(cluster)
 
 
 def _answer(shown: ShownJobs, use: Utilisation) -> dict[str, Any]:

@@ -23,18 +23,14 @@ _REASON_CHARACTERS = 300
 _AMOUNTS = ("entrypoint_num_", "entrypoint_memory", "entrypoint_resources")
 
 
-def job_details(job: JobRow, redact: bool = False) -> dict[str, Any]:
+def job_details(job: JobRow | Row[Any], last: AttemptRow | Row[Any] | None, redact: bool = False) -> dict[str, Any]:
     """Return Ray's fields of a job; `message` is the platform's own.
 
     Args:
-        job: the stored job.
+        job: the stored job, or the columns of the list.
+        last: its last attempt.
         redact: hide the values of environment variables, as Ray does from browsers.
     """
-    return listed(job, job.last_attempt, redact)
-
-
-def listed(job: JobRow | Row[Any], last: AttemptRow | Row[Any] | None, redact: bool = False) -> dict[str, Any]:
-    """Return the same fields from the columns of a job and of its last attempt, as `JobStore.list` returns them."""
     return {
         "type": "SUBMISSION",
         "job_id": last.ray_job_id if last else None,
@@ -63,7 +59,7 @@ def listed_publicly(job: JobRow | Row[Any], last: AttemptRow | Row[Any] | None) 
     entry = {name: amount for name, amount in job.entrypoint_request.items() if name.startswith(_AMOUNTS)}
     known = {"user": job.user, "team": job.team, **group, **entry}
     return {
-        **listed(job, last, redact=True),
+        **job_details(job, last, redact=True),
         "entrypoint": HIDDEN,
         # Ray's messages about failed jobs continue with the end of the log.
         "message": public_reason(job.message),

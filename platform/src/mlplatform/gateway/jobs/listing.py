@@ -11,7 +11,7 @@ from sqlalchemy import Engine, Row, select
 from sqlalchemy.orm import Session
 
 from mlplatform.gateway.database.engine import Store, transaction
-from mlplatform.gateway.jobs.details import listed, listed_publicly
+from mlplatform.gateway.jobs.details import job_details, listed_publicly
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 
 _OF_JOBS = (
@@ -50,7 +50,7 @@ class Entry:
             public: leave out everything that only a job's team may see.
         """
         if (redact, public) not in self._texts:
-            details = listed_publicly(self.job, self.last) if public else listed(self.job, self.last, redact)
+            details = listed_publicly(self.job, self.last) if public else job_details(self.job, self.last, redact)
             encoded = json.dumps(details, ensure_ascii=False, separators=(",", ":")).encode()
             self._texts[redact, public] = encoded
         return self._texts[redact, public]

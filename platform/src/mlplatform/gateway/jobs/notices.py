@@ -12,8 +12,7 @@ from sqlalchemy.orm import Session
 from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import Leaving, State
-from mlplatform.scheduling.queue import Claim, Notice, Preempt
-from mlplatform.scheduling.reasons import IDLE
+from mlplatform.scheduling.queue import Claim, Preempt
 
 _BATCH = 1000
 
@@ -90,18 +89,6 @@ def claim_of(job: JobRow) -> Claim | None:
     if stored is None:
         return None
     return Claim(job.id, frozenset(stored["victims"]), stored["deadline"], stored["placement"])
-
-
-def notice_of(attempt: AttemptRow) -> Notice | None:
-    """Return the notice of an open attempt; None if it was not asked to leave."""
-    if attempt.leave_by is None:
-        return None
-    return Notice(attempt.leave_by.timestamp(), attempt.claimant or "")
-
-
-def left_idle(attempt: AttemptRow) -> bool:
-    """Return whether an attempt was asked to leave because its GPUs were idle."""
-    return (attempt.leave_why or "").startswith(IDLE)
 
 
 def leaving_of(job: JobRow, attempt: AttemptRow) -> Leaving | None:

@@ -71,20 +71,6 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True)
-class Observation:
-    """State of an attempt that was submitted to Ray, and of what it depends on."""
-
-    ray: Mapping[str, Any] | None
-    """Ray's details of the attempt; None if Ray does not know it."""
-
-    node_dead: bool = False
-    """True if Ray lists the driver's node as dead, or the driver failed and its node does not answer."""
-
-    unavailable: Sequence[str] = ()
-    """Services that did not answer at some time in the two minutes before the end: storage, tracking, Ray's head."""
-
-
-@dataclass(frozen=True)
 class Verdict:
     """Outcome of an attempt, with its reason."""
 
@@ -94,6 +80,9 @@ class Verdict:
     error_type: str | None = None
     limit_s: float | None = None
     """Limit that the attempt had reached when it was asked to leave: a restart would reach it again."""
+
+    refused: bool = False
+    """Ray rejects the job: a restart would not help."""
 
 
 @dataclass(frozen=True)
@@ -147,18 +136,25 @@ _FIRST_DELAY_S = 1.0
 _MOST_DELAY_S = 60.0
 
 
-def judge(observed: Observation) -> Verdict | None:
-    """Return the verdict on an attempt; None while it runs."""
-    if observed.ray is None:
+def judge(ray: Mapping[str, Any] | None, node_dead: bool = False, unavailable: Sequence[str] = ()) -> Verdict | None:
+    """Return the verdict on an attempt that was submitted to Ray; None while it runs.
+
+    Args:
+        ray: Ray's details of the attempt; None if Ray does not know it.
+        node_dead: Ray lists the driver's node as dead, or the driver failed and its node does not answer.
+        unavailable: services that did not answer at some time in the two minutes before the end: storage, tracking,
+            Ray's head.
+    """
+    if ray is None:
         return Verdict(Outcome.LOST, "Ray was restarted and has no record of it")
-    status = observed.ray["status"]
+    status = ray["status"]
     if status == "SUCCEEDED":
         return Verdict(Outcome.SUCCEEDED, "Job finished successfully.", exit_code=0)
     if status == "STOPPED":
         return Verdict(Outcome.STOPPED, "Job was intentionally stopped.")
     if status == "FAILED":
-        return _judge_failed(observed, observed.ray)
-    if observed.node_dead:
+        return _judge_failed(ray, node_dead, unavailable)
+    if node_dead:
         return Verdict(Outcome.LOST, "the node of its driver has died")
     return None
 
@@ -195,6 +191,8 @@ def next_state(verdict: Verdict, count: RestartCounts, stop_requested: bool, res
         limit = in_words(verdict.limit_s)
         advice = "`mlplatform resume` continues it, if needed with a higher --limit"
         return Transition(State.FAILED, f"The job reached its limit of {limit}; {advice}.")
+    if verdict.refused:
+        return Transition(State.FAILED, verdict.reason)
     number = count.attempts + 1
     where = "continues from its last checkpoint" if resumes else "starts from the beginning"
     if verdict.outcome is Outcome.PREEMPTED:
@@ -226,16 +224,16 @@ def end_of(ray: Mapping[str, Any] | None, died: datetime | None, noticed: dateti
     return min(noticed, *known)
 
 
-def _judge_failed(observed: Observation, ray: Mapping[str, Any]) -> Verdict:
+def _judge_failed(ray: Mapping[str, Any], node_dead: bool, unavailable: Sequence[str]) -> Verdict:
     kind, message, code = ray.get("error_type"), ray.get("message") or "Job failed.", ray.get("driver_exit_code")
-    if any(sign in message for sign in _OUT_OF_MEMORY) and not observed.node_dead:
+    if any(sign in message for sign in _OUT_OF_MEMORY) and not node_dead:
         return Verdict(Outcome.FAILED, message, code, kind)
     if kind in _LOST_SUPERVISOR:
         return Verdict(Outcome.LOST, _LOST_SUPERVISOR[kind], code, kind)
-    if observed.node_dead:
+    if node_dead:
         return Verdict(Outcome.LOST, f"it ended with exit code {code} as the node of its driver died", code, kind)
-    if observed.unavailable:
-        outage = " and ".join(observed.unavailable)
+    if unavailable:
+        outage = " and ".join(unavailable)
         reason = f"it ended with exit code {code} after {outage} had been unavailable"
         return Verdict(Outcome.LOST, reason, code, kind)
     return Verdict(Outcome.FAILED, message, code, kind)

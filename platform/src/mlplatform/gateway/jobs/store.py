@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -40,15 +40,6 @@ _ANNOUNCED = {Outcome.LOST: Event.LOST, Outcome.PREEMPTED: Event.LEFT}
 
 _RESUMABLE = timedelta(days=7)
 """Time after the end of a job that has not succeeded, for which its package is kept."""
-
-
-@dataclass(frozen=True)
-class Ended:
-    """An attempt that has ended, and the transition of its job."""
-
-    attempt: int
-    verdict: Verdict
-    transition: Transition
 
 
 def now() -> datetime:
@@ -166,11 +157,9 @@ class JobStore(Store):
         return attempt
 
     @transaction
-    def accepted(self, session: Session, job_id: str, number: int) -> bool:
-        """Record that Ray has confirmed an attempt; return False if that was recorded before."""
-        attempt = session.get_one(AttemptRow, (job_id, number))
-        first, attempt.accepted = not attempt.accepted, True
-        return first
+    def accepted(self, session: Session, job_id: str, number: int) -> None:
+        """Record that Ray has confirmed an attempt."""
+        session.get_one(AttemptRow, (job_id, number)).accepted = True
 
     @transaction
     def seen(self, session: Session, job_id: str, number: int, ray: dict[str, Any], node: str | None) -> None:
@@ -199,8 +188,8 @@ class JobStore(Store):
         ray: dict[str, Any] | None,
         resumes: bool,
         died: datetime | None = None,
-    ) -> Ended | None:
-        """Store an attempt's end and the transition of its job; None if that was done before.
+    ) -> Transition | None:
+        """Store an attempt's end and the transition of its job, which is returned; None if that was done before.
 
         Args:
             job_id: the job.
@@ -214,20 +203,7 @@ class JobStore(Store):
         attempt = session.get_one(AttemptRow, (job_id, number))
         if attempt.ended is not None:
             return None
-        verdict = _end_attempt(session, job, attempt, verdict, ray, died)
-        transition = _advance(job, verdict, resumes)
-        return Ended(number, verdict, transition)
-
-    @transaction
-    def refuse(self, session: Session, job_id: str, number: int, reason: str) -> None:
-        """Fail a job that Ray rejects: the job itself is at fault, and a restart would not help."""
-        job = find_job(session, job_id, lock=True)
-        attempt = session.get_one(AttemptRow, (job_id, number))
-        if attempt.ended is not None:
-            return
-        verdict = _end_attempt(session, job, attempt, Verdict(Outcome.FAILED, reason))
-        attempt.in_ray = False
-        _end(job, Transition(State.FAILED, verdict.reason))
+        return _advance(job, _end_attempt(session, job, attempt, verdict, ray, died), resumes)
 
     @transaction
     def set_message(self, session: Session, job_id: str, message: str, state: State) -> None:
@@ -329,16 +305,16 @@ def _end_attempt(
     job: JobRow,
     attempt: AttemptRow,
     verdict: Verdict,
-    ray: dict[str, Any] | None = None,
-    died: datetime | None = None,
+    ray: dict[str, Any] | None,
+    died: datetime | None,
 ) -> Verdict:
     """Write an attempt's end into its row and the ledger; return the verdict, its reason with the job's own id."""
     if ray is not None:
         attempt.node_id, attempt.agent = ray["driver_node_id"], ray["driver_agent_http_address"]
         attempt.ray_job_id = ray["job_id"] or attempt.ray_job_id
         attempt.driver = ray["driver_info"] or attempt.driver
-    # Postgres cannot store NUL, which a script may print.
     verdict = after_notice(verdict, leaving_of(job, attempt))
+    # Postgres cannot store NUL, which a script may print.
     reason = verdict.reason.replace(attempt.ray_submission_id, attempt.job_id).replace("\0", "")
     attempt.ended = now()
     attempt.outcome, attempt.reason, attempt.exit_code = verdict.outcome, reason, verdict.exit_code

@@ -11,9 +11,8 @@ import math
 import re
 import secrets
 import string
-from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
@@ -34,8 +33,6 @@ from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import State
 from mlplatform.scheduling.queue import JobClass
 from mlplatform.scheduling.resources import LEAST_AMOUNT, Request, Resources, WorkerGroup
-
-Body = TypeVar("Body", bound=BaseModel)
 
 _ID = r"^[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,127}$"
 
@@ -165,7 +162,14 @@ class Submission(BaseModel):
         Raises:
             JobError: the body is invalid; one sentence names field and value.
         """
-        return parsed(cls, body, cls.options)
+        if _NUL.search(body):  # which Postgres can store neither in text nor in JSON
+            raise JobError("The submission contains a NUL character (\\u0000); remove it.")
+        try:
+            submission = cls.model_validate_json(body)
+            submission.options()
+        except ValidationError as error:
+            raise JobError(invalid_field(error)) from error
+        return submission
 
     def options(self) -> JobOptions:
         """Read the platform's options from the metadata; `parse` has validated them."""
@@ -208,27 +212,6 @@ class Submission(BaseModel):
         return self.model_dump(
             include={name for name in type(self).model_fields if "entrypoint_" in name}, exclude_none=True
         )
-
-
-def parsed(model: type[Body], body: bytes, options: Callable[[Body], JobOptions]) -> Body:
-    """Parse the body of a request that submits jobs.
-
-    Args:
-        model: fields of the body.
-        body: JSON.
-        options: reader of the platform's options, which are validated too.
-
-    Raises:
-        JobError: the body is invalid, or contains NUL, which Postgres can store neither in text nor in JSON.
-    """
-    if _NUL.search(body):
-        raise JobError("The submission contains a NUL character (\\u0000); remove it.")
-    try:
-        submission = model.model_validate_json(body)
-        options(submission)
-    except ValidationError as error:
-        raise JobError(invalid_field(error)) from error
-    return submission
 
 
 def resources_of(entry: dict[str, Any]) -> Resources:

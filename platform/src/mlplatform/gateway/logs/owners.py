@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from mlplatform.gateway.errors import UnknownJobError
 from mlplatform.gateway.logs.lines import NO_JOB, LogName, job_in
@@ -10,16 +11,8 @@ from mlplatform.gateway.logs.lines import NO_JOB, LogName, job_in
 _CACHED = 10_000
 
 
-class Resolve(Protocol):
-    """Find the job of a driver (Ray's submission id) or of a worker (Ray's hexadecimal job id)."""
-
-    async def __call__(self, ray_submission_id: str | None, ray_job_id: str | None) -> str | None:
-        """Return the job's id; None for a job that is not known, at least not yet.
-
-        Raises:
-            JobGoneError: the job was deleted.
-        """
-        ...
+Resolve = Callable[[str | None, str | None], Awaitable[str | None]]
+"""Returns the id of the job of a driver (by Ray's submission id) or a worker (by Ray's job id), if it is known."""
 
 
 class Owners:

@@ -77,6 +77,22 @@ class People(Store):
         return session.scalars(select(TeamRow).order_by(TeamRow.name)).all()
 
     @transaction
+    def webhook(self, session: Session, person: str) -> str | None:
+        """Return the address to which messages about a person's jobs are sent; None if there is none."""
+        return session.scalar(select(PersonRow.webhook).where(PersonRow.name == person))
+
+    @transaction
+    def set_webhook(self, session: Session, person: str, address: str | None, actor: Actor) -> None:
+        """Set or remove a person's address.
+
+        Raises:
+            NoSuchNameError: the person does not exist.
+        """
+        _person(session, person).webhook = address
+        # Not the address: its path may be a secret.
+        record(session, actor, "set", f"webhook of {person}", after={"set": address is not None})
+
+    @transaction
     def add_team(self, session: Session, name: str, values: Mapping[str, Any], actor: Actor) -> TeamRow:
         """Add a team.
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mlplatform.errors import SettingsError
-
 HALF_LIFE_SECONDS = 2 * 24 * 3600.0
 
 
@@ -23,18 +21,11 @@ class Decayed:
         value: the use.
         at: time for which it holds, in seconds since 1970.
         half_life_s: time in which it halves.
-
-    Raises:
-        SettingsError: the half-life is not a positive number, which would turn the decay off silently.
     """
 
     value: float = 0.0
     at: float = 0.0
     half_life_s: float = HALF_LIFE_SECONDS
-
-    def __post_init__(self) -> None:
-        if not (self.half_life_s > 0 and math.isfinite(self.half_life_s)):
-            raise SettingsError(f"The half-life of use is {self.half_life_s} s; set a number above 0.")
 
     def later(self, at: float, held: float = 0.0) -> Decayed:
         """Return the use at a later time.

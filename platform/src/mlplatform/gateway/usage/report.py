@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Float, Row, Select, and_, case, cast, func, literal_column, or_, select
+from sqlalchemy import ColumnElement, Float, Label, Row, Select, and_, case, cast, func, literal_column, or_, select
 from sqlalchemy.orm import Session
 
 from mlplatform.gateway.database.engine import Store, transaction
@@ -24,68 +23,22 @@ class By(StrEnum):
     JOB = "job"
 
 
-@dataclass(frozen=True)
-class Use:
-    """Resources that a group held in a time window, in seconds times resources: granted ones, and measured ones beyond.
-
-    What is measured counts in proportion for an attempt that the window contains in part.
-
-    Attributes:
-        person: account, or the user that the submission named; of a group of jobs by team, None.
-        team: of a group by person, None; otherwise None without teams.
-        job: submission id of the job; None in other groups. That of a deleted job may have been used again.
-        sequence: sequence number of the job; None in other groups.
-        jobs: number of jobs.
-        running: number of attempts that have not ended.
-        gpu_seconds: GPU-seconds.
-        cpu_seconds: CPU-seconds.
-        lost_gpu_seconds: part of `gpu_seconds` in attempts that the platform lost, for which nobody pays.
-        lost_cpu_seconds: the same part of `cpu_seconds`.
-        borrowed_gpu_seconds: part of `gpu_seconds` beyond the team's share.
-        used_gpu_seconds: time for which GPUs were measured to compute, each counting in full; None if nothing measured
-            them.
-    """
-
-    person: str | None
-    team: str | None
-    job: str | None
-    sequence: int | None
-    jobs: int
-    running: int
-    gpu_seconds: float
-    cpu_seconds: float
-    lost_gpu_seconds: float
-    lost_cpu_seconds: float
-    borrowed_gpu_seconds: float
-    used_gpu_seconds: float | None = None
-
-
-@dataclass(frozen=True)
-class Total:
-    """Everything that a person's jobs in a team have held, counted until the gateway recorded each end.
-
-    It never decreases, as Prometheus requires of a counter: an end that is recorded late does not shorten it.
-
-    Attributes:
-        person: account, or the user that the submission named.
-        team: empty without teams.
-        gpu_seconds: GPU-seconds.
-        cpu_seconds: CPU-seconds.
-        lost_gpu_seconds: part of `gpu_seconds` in attempts that the platform lost.
-        lost_cpu_seconds: the same part of `cpu_seconds`.
-    """
-
-    person: str
-    team: str
-    gpu_seconds: float
-    cpu_seconds: float
-    lost_gpu_seconds: float
-    lost_cpu_seconds: float
-
-
 _PERSON = func.coalesce(UsageRow.person, UsageRow.user)
 
 _LOST = UsageRow.outcome == LOST
+
+_GROUPS: Mapping[By, tuple[Label[Any], ...]] = {
+    By.PERSON: (_PERSON.label("person"),),
+    By.TEAM: (UsageRow.team.label("team"),),
+    By.JOB: (
+        # The id of a deleted job may have been used again; the sequence number never is.
+        UsageRow.job.label("sequence"),
+        func.max(UsageRow.job_id).label("job"),
+        func.max(_PERSON).label("person"),
+        func.max(UsageRow.team).label("team"),
+    ),
+}
+"""Columns that name a group; the rows are grouped and ordered by the first."""
 
 
 class UsageReader(Store):
@@ -94,10 +47,11 @@ class UsageReader(Store):
     @transaction
     def read(
         self, session: Session, by: By, since: datetime, until: datetime, after: int = 0, limit: int | None = None
-    ) -> list[Use]:
-        """Return what was held in a window, one element per group, in the order of names or sequence numbers.
+    ) -> Sequence[Row[Any]]:
+        """Return what was held in a window, one row per group, in the order of names or sequence numbers.
 
-        Rows are clipped to the window; what is still held counts until its end.
+        Rows of the ledger are clipped to the window; what is still held counts until its end. What is measured counts
+        in proportion for an attempt that the window contains in part.
 
         Args:
             by: groups.
@@ -105,29 +59,45 @@ class UsageReader(Store):
             until: its end, not in the future.
             after: only jobs with a higher sequence number, to continue; without effect on other groups.
             limit: number of jobs at most; without effect on other groups.
+
+        Returns:
+            Rows with the names of the group: `person` (account, or the user that the submission named), `team` (None
+            without teams), or both with `job` and `sequence`; the numbers of `jobs` and of `running` attempts; and, in
+            seconds times resources, granted ones and those measured beyond: `gpu_seconds`, `cpu_seconds`; the parts
+            `lost_gpu_seconds`, `lost_cpu_seconds` in attempts that the platform lost, for which nobody pays;
+            `borrowed_gpu_seconds` beyond the team's share; and `used_gpu_seconds`, for which GPUs were measured to
+            compute, each counting in full, or None if nothing measured them.
         """
         if since >= until:
             return []
         query = _window(by, milliseconds(since), milliseconds(until))
         if by is By.JOB:
             query = query.where(UsageRow.job > after).limit(limit)
-        return [_use(by, row) for row in session.execute(query)]
+        return session.execute(query).all()
 
     @transaction
-    def totals(self, session: Session, now: datetime) -> Sequence[Total]:
-        """Return the totals per person and team at the present time, those of deleted jobs included."""
+    def totals(self, session: Session, now: datetime) -> Sequence[Row[Any]]:
+        """Return everything that each person's jobs in a team have held, those of deleted jobs included.
+
+        It is counted until the gateway recorded each end, and so never decreases, as Prometheus requires of a counter:
+        an end that is recorded late does not shorten it.
+
+        Returns:
+            Rows with `person`, `team` (empty without teams), `gpu_seconds`, `cpu_seconds`, `lost_gpu_seconds` and
+            `lost_cpu_seconds`.
+        """
         end = func.coalesce(UsageRow.recorded, milliseconds(now))
         span = case((end > UsageRow.began, end - UsageRow.began), else_=0)
         team = func.coalesce(UsageRow.team, literal_column("''"))  # a parameter would be another expression each time
-        held = UsageRow.gpus * span + UsageRow.excess_gpu, UsageRow.cpus * span + UsageRow.excess_cpu
-        sums = [_sum(amount, which) for which in (None, _LOST) for amount in held]
-        rows = session.execute(select(_PERSON, team, *sums).group_by(_PERSON, team).order_by(_PERSON, team))
-        return [Total(person, named, *map(_seconds, amounts)) for person, named, *amounts in rows]
+        gpus, cpus = UsageRow.gpus * span + UsageRow.excess_gpu, UsageRow.cpus * span + UsageRow.excess_cpu
+        names = (_PERSON.label("person"), team.label("team"))
+        query = select(*names, *_seconds(gpus, cpus)).group_by(_PERSON, team).order_by(_PERSON, team)
+        return session.execute(query).all()
 
 
 def _window(by: By, since: int, until: int) -> Select[Any]:
-    """Return the query of the groups, with the columns that `_use` reads; times are in milliseconds."""
-    group = {By.PERSON: _PERSON, By.TEAM: UsageRow.team, By.JOB: UsageRow.job}[by]
+    """Return the query of the groups; times are in milliseconds."""
+    names = _GROUPS[by]
     end = case((and_(UsageRow.ended.is_not(None), UsageRow.ended < until), UsageRow.ended), else_=until)
     begin = case((UsageRow.began > since, UsageRow.began), else_=since)
     last = func.coalesce(UsageRow.ended, UsageRow.measured)
@@ -138,46 +108,26 @@ def _window(by: By, since: int, until: int) -> Select[Any]:
     cpus = UsageRow.cpus * (end - begin) + UsageRow.excess_cpu * part
     return (
         select(
-            func.max(_PERSON).label("person"),
-            func.max(UsageRow.team).label("team"),
-            func.max(UsageRow.job_id).label("job_id"),
-            func.max(UsageRow.job).label("sequence"),
+            *names,
             func.count(UsageRow.job.distinct()).label("jobs"),
-            _sum(1, UsageRow.ended.is_(None)).label("running"),
-            _sum(gpus).label("gpu"),
-            _sum(cpus).label("cpu"),
-            _sum(gpus, _LOST).label("lost_gpu"),
-            _sum(cpus, _LOST).label("lost_cpu"),
-            _sum(UsageRow.borrowed_gpu * part).label("borrowed_gpu"),
-            _sum(UsageRow.used_gpu_s * part).label("used_gpu"),
+            func.sum(case((UsageRow.ended.is_(None), 1), else_=0)).label("running"),
+            *_seconds(gpus, cpus),
+            _sum(UsageRow.borrowed_gpu * part).label("borrowed_gpu_seconds"),
+            func.sum(UsageRow.used_gpu_s * part).label("used_gpu_seconds"),
         )
         .where(UsageRow.began < until, or_(UsageRow.ended.is_(None), UsageRow.ended > since))
-        .group_by(group)
-        .order_by(group)
+        .group_by(names[0].element)
+        .order_by(names[0].element)
     )
 
 
-def _sum(amount: Any, which: ColumnElement[bool] | None = None) -> ColumnElement[Any]:
-    return func.sum(amount if which is None else case((which, amount), else_=0))
+def _seconds(gpus: ColumnElement[Any], cpus: ColumnElement[Any]) -> list[ColumnElement[Any]]:
+    """Return the sums of amounts, and of those that the platform lost."""
+    amounts = {"gpu_seconds": gpus, "cpu_seconds": cpus}
+    lost = {f"lost_{name}": case((_LOST, amount), else_=0) for name, amount in amounts.items()}
+    return [_sum(amount).label(name) for name, amount in (amounts | lost).items()]
 
 
-def _use(by: By, row: Row[Any]) -> Use:
-    return Use(
-        person=None if by is By.TEAM else row.person,
-        team=None if by is By.PERSON else row.team,
-        job=row.job_id if by is By.JOB else None,
-        sequence=row.sequence if by is By.JOB else None,
-        jobs=row.jobs,
-        running=int(row.running),
-        gpu_seconds=_seconds(row.gpu),
-        cpu_seconds=_seconds(row.cpu),
-        lost_gpu_seconds=_seconds(row.lost_gpu),
-        lost_cpu_seconds=_seconds(row.lost_cpu),
-        borrowed_gpu_seconds=_seconds(row.borrowed_gpu),
-        used_gpu_seconds=None if row.used_gpu is None else round(float(row.used_gpu), 3),
-    )
-
-
-def _seconds(sum_of_parts: Any) -> float:
-    """Return seconds for ten-thousandths times milliseconds; Postgres sums integers as a decimal number."""
-    return float(sum_of_parts) / (PARTS * 1000)
+def _sum(parts: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Return a sum in seconds, of ten-thousandths times milliseconds; Postgres sums integers as a decimal number."""
+    return cast(func.sum(parts), Float) / (PARTS * 1000)

@@ -62,9 +62,9 @@ class FrontPageRoutes:
         check: TokenCheck,
         sessions: Sessions,
         job: Callable[[str], Awaitable[JobRow]],
-        runs: JobRuns | None = None,
-        pages: JobPages | None = None,
-        mlflow: Tool | None = None,
+        runs: JobRuns,
+        pages: JobPages | None,
+        mlflow: Tool | None,
     ) -> None:
         self._page = page
         self._check = check
@@ -129,28 +129,22 @@ class FrontPageRoutes:
         return response
 
     async def _run(self, request: Request) -> Response:
-        job = await self._job_of(request)
-        found = await self._pages.run(await self._runs_of(job)) if self._pages else None
-        return self._at_mlflow(request, found, f"Job {job.id} has no run at MLflow.")
+        return await self._at_mlflow(request, JobPages.run, "has no run at MLflow")
 
     async def _model(self, request: Request) -> Response:
-        job = await self._job_of(request)
-        found = await self._pages.model(await self._runs_of(job)) if self._pages else None
-        return self._at_mlflow(request, found, f"Job {job.id} has logged no model.")
+        return await self._at_mlflow(request, JobPages.model, "has logged no model")
 
-    async def _job_of(self, request: Request) -> JobRow:
-        """Return the job; raise ForbiddenError or NoSuchJobError if the person may not see its pages."""
+    async def _at_mlflow(
+        self, request: Request, find: Callable[[JobPages, list[str]], Awaitable[str | None]], missing: str
+    ) -> Response:
+        """Lead to a page of the job at MLflow, if the person may see the job's metadata."""
         job = await self._job(request.path_params["job_id"])
         require(request.scope, Verb.METADATA, job)
-        return job
-
-    async def _runs_of(self, job: JobRow) -> list[str]:
-        return [run.run_id for run in await self._runs.of(job.id)] if self._runs else []
-
-    def _at_mlflow(self, request: Request, page: str | None, missing: str) -> Response:
-        if page is None or self._mlflow is None:
-            return PlainTextResponse(missing, 404)
-        return RedirectResponse(f"{_address(request, self._mlflow)}/{page}", 303)
+        if self._pages and self._mlflow:
+            runs = [run.run_id for run in await self._runs.of(job.id)]
+            if page := await find(self._pages, runs):
+                return RedirectResponse(f"{_address(request, self._mlflow)}/{page}", 303)
+        return PlainTextResponse(f"Job {job.id} {missing}.", 404)
 
 
 def _address(request: Request, tool: Tool) -> str:

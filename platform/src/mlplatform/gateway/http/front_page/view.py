@@ -13,7 +13,7 @@ from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control.disks import Disks
 from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.control.queueing import DEFAULT_TEAM
-from mlplatform.gateway.control.reconciler import Reconciler
+from mlplatform.gateway.control.reconciler import LISTING_SECONDS, Reconciler
 from mlplatform.gateway.http.queue import Explained, Explanations, requests
 from mlplatform.gateway.jobs.overview import SHOWN, JobOverview, ShownJobs
 from mlplatform.gateway.jobs.store import now
@@ -21,9 +21,6 @@ from mlplatform.gateway.upstream.listings import Holding, holdings_in
 from mlplatform.gateway.upstream.ray import RayHead
 from mlplatform.gateway.upstream.utilisation import GpuUse, UtilisationSource
 from mlplatform.settings.gateway import Tool
-
-_RAY_SECONDS = 3.0
-"""Timeout of Ray's listings; the rest of the page does not wait longer for them."""
 
 _CHECK_SECONDS = 5.0
 """Interval between two checks of the tools while somebody looks at the page."""
@@ -67,14 +64,6 @@ class NodeView:
 
 
 @dataclass(frozen=True)
-class ToolView:
-    """A page of the stack, and whether its service answers."""
-
-    tool: Tool
-    healthy: bool
-
-
-@dataclass(frozen=True)
 class QueuedView:
     """A waiting job's position in the queue, and why it waits.
 
@@ -101,7 +90,7 @@ class View:
         jobs: open jobs and those that ended last; of those that wait, first the queue in its order.
         nodes: nodes of the cluster; empty if Ray's head does not answer.
         problem: the reason why there are no nodes; empty if there are.
-        tools: the stack's pages, each with its health; services without a page, such as Postgres, are not shown.
+        tools: the stack's pages, and whether each service answers; without those that have no page, such as Postgres.
         disk_problem: the reason why new jobs are rejected; empty if they are not.
         queue: what there is to say of shown jobs that wait for resources, by id.
         queue_time: time for which the queue holds, if that is long ago; None otherwise.
@@ -110,7 +99,7 @@ class View:
     jobs: ShownJobs
     nodes: Sequence[NodeView]
     problem: str
-    tools: Sequence[ToolView]
+    tools: Sequence[tuple[Tool, bool]]
     disk_problem: str = ""
     queue: Mapping[str, QueuedView] = field(default_factory=dict)
     queue_time: datetime | None = None
@@ -181,12 +170,12 @@ class FrontPage:
 
     async def _nodes(self) -> tuple[list[NodeView], str]:
         try:
-            async with asyncio.timeout(_RAY_SECONDS):
+            async with asyncio.timeout(LISTING_SECONDS):
                 cluster, actors = await asyncio.gather(self._reconciler.look(), self._head.living_actors())
         except UnreachableError as error:
             return [], str(error)
         except TimeoutError:
-            return [], f"Ray's head has not listed its nodes within {_RAY_SECONDS:g} s."
+            return [], f"Ray's head has not listed its nodes within {LISTING_SECONDS:g} s."
         held = holdings_in(actors, cluster.jobs.values(), cluster.names)
         load = await self._utilisation.of(cluster)
         # The head declares no CPUs: it runs no jobs.
@@ -203,13 +192,13 @@ class FrontPage:
             if node.total.get("CPU")
         ], ""
 
-    async def _health(self) -> list[ToolView]:
+    async def _health(self) -> list[tuple[Tool, bool]]:
         async with self._lock:
             if time.monotonic() - self._checked > _CHECK_SECONDS:
                 await self._outages.probe()
                 self._checked = time.monotonic()
         down = self._outages.now()
-        return [ToolView(tool, tool.title not in down) for tool in self._tools]
+        return [(tool, tool.title not in down) for tool in self._tools]
 
 
 def gpus_of(node: str, total: float, free: float, held: Sequence[Holding]) -> list[Gpus]:

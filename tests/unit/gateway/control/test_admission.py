@@ -1,14 +1,25 @@
-"""Feasible jobs, and nodes selected by labels."""
+"""Admission of jobs: feasible ones, on nodes selected by labels, and within the upper limits of waiting jobs."""
 
+from __future__ import annotations
+
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from stored import begin, do, submitted
 
 from mlplatform.errors import CapacityError
-from mlplatform.gateway.control.free_capacity import FreeCapacity
-from mlplatform.gateway.jobs.submission import Submission, request_of
+from mlplatform.gateway.audit.log import PLATFORM
+from mlplatform.gateway.control.admission import Admission
+from mlplatform.gateway.errors import QueueFullError
+from mlplatform.gateway.jobs.schema import JobRow
+from mlplatform.gateway.jobs.store import JobStore
+from mlplatform.gateway.jobs.submission import request_of
+from mlplatform.gateway.people.store import People
+from mlplatform.scheduling.capacity import Shortage
 from mlplatform.scheduling.resources import Node, Request, Resources
 from mlplatform.scheduling.room import Room
 
@@ -21,8 +32,16 @@ def node(name: str = "a", *, alive: bool = True, labels: dict[str, str] = WORKER
 
 def job(metadata: dict[str, str] | None = None, **entry: Any) -> Request:
     fields = {f"entrypoint_{name}": value for name, value in entry.items()}
-    submission = Submission.model_validate({"entrypoint": "true", "metadata": metadata or {}, **fields})
-    return request_of(submission.job())
+    return request_of(submitted(metadata=metadata or {}, **fields))
+
+
+def shortage(nodes: Sequence[Node], asked: Request) -> Shortage | None:
+    async def known() -> Sequence[Node]:
+        return nodes
+
+    unused: Any = None
+    reconciler: Any = SimpleNamespace(nodes=known, driver_labels=WORKER)
+    return asyncio.run(Admission(unused, reconciler, unused).shortage(asked))
 
 
 def accepted(nodes: Sequence[Node], asked: Request, at_most: int = 100) -> int:
@@ -32,7 +51,7 @@ def accepted(nodes: Sequence[Node], asked: Request, at_most: int = 100) -> int:
     for number in range(at_most):
         left = [replace(node, free=room.free[node.name]) for node in nodes]
         placement = room.place(labeled)
-        assert (placement is None) == (FreeCapacity(left, WORKER).check(asked) is not None)
+        assert (placement is None) == (shortage(left, asked) is not None)
         if placement is None:
             return number
         room.take(placement)
@@ -65,11 +84,9 @@ def test_all_labels_must_match() -> None:
 
 def test_entry_points_are_confined_to_labeled_nodes() -> None:
     nodes = [node("head", labels={"role": "head"}, CPU=8), node(CPU=1)]
-    free = FreeCapacity(nodes, WORKER)
-    with pytest.raises(CapacityError):
-        free.check(job(num_cpus=2))
-    with pytest.raises(CapacityError):
-        free.check(job(num_cpus=2, label_selector={"role": "head"}))
+    for labels in ({}, {"label_selector": {"role": "head"}}):
+        with pytest.raises(CapacityError):
+            shortage(nodes, job(num_cpus=2, **labels))
     assert accepted(nodes, job(num_cpus=1)) == 1
 
 
@@ -109,15 +126,15 @@ def test_workers_without_resources_use_no_capacity() -> None:
 
 
 def test_job_waits_for_what_another_holds() -> None:
-    free = FreeCapacity([replace(node(CPU=4, GPU=1), free={"CPU": 2, "GPU": 0})], WORKER)
-    assert str(free.check(job(num_gpus=1))) == "The job waits for 1 GPU."
-    assert free.check(job(num_cpus=2)) is None
-    assert free.check(job(num_cpus=3)) is not None
+    nodes = [replace(node(CPU=4, GPU=1), free={"CPU": 2, "GPU": 0})]
+    assert str(shortage(nodes, job(num_gpus=1))) == "The job waits for 1 GPU."
+    assert shortage(nodes, job(num_cpus=2)) is None
+    assert shortage(nodes, job(num_cpus=3)) is not None
 
 
 def test_lost_node_makes_jobs_wait_but_accepts_none() -> None:
     nodes = [node("lost", alive=False, CPU=4), node("b", CPU=1)]
-    assert "lost is unavailable" in str(FreeCapacity(nodes, WORKER).check(job(num_cpus=4)))
+    assert "lost is unavailable" in str(shortage(nodes, job(num_cpus=4)))
     assert accepted(nodes, job(num_cpus=1)) == 1
 
 
@@ -133,10 +150,55 @@ def test_lost_node_makes_jobs_wait_but_accepts_none() -> None:
 )
 def test_infeasible_request_is_rejected(entry: dict[str, Any]) -> None:
     with pytest.raises(CapacityError):
-        FreeCapacity([node(CPU=4, memory=8 << 30, special=1)], WORKER).check(job(**entry))
+        shortage([node(CPU=4, memory=8 << 30, special=1)], job(**entry))
 
 
 @pytest.mark.parametrize("asked", [Resources(cpus=1e-320), Resources(custom={"special": 0.00001})], ids=str)
 def test_amount_that_ray_does_not_count_is_rejected(asked: Resources) -> None:
     with pytest.raises(CapacityError, match=r"Ray counts in steps of 0\.0001"):
-        FreeCapacity([node(CPU=4, special=1)], WORKER).check(Request(asked))
+        shortage([node(CPU=4, special=1)], Request(asked))
+
+
+# --- Upper limits of waiting jobs ---
+
+
+def of(job_id: str, person: str | None = "alice", team: str | None = "vision") -> JobRow:
+    row = submitted(submission_id=job_id)
+    row.person, row.team = person, team
+    return row
+
+
+def limit(store: JobStore, **caps: Any) -> Admission:
+    """The check, with one waiting job of alice, and limits of team vision."""
+    do(People(store.engine).add_team("vision", {"caps": caps}, PLATFORM))
+    do(store.add(of("first")))
+    unused: Any = None
+    return Admission(store.engine, reconciler=unused, disks=unused)
+
+
+def test_person_at_the_limit_is_named(store: JobStore) -> None:
+    check = limit(store, person={"waiting": 1})
+    do(check.check_limits(of("second", "bob")))
+    with pytest.raises(QueueFullError, match=r"^alice has 1 waiting jobs, of at most 1 in team vision; submit"):
+        do(check.check_limits(of("second")))
+
+
+def test_limit_of_team_counts_all_of_its_people(store: JobStore) -> None:
+    check = limit(store, team={"waiting": 1})
+    with pytest.raises(QueueFullError, match=r"^Team vision has 1 waiting jobs"):
+        do(check.check_limits(of("second", "bob")))
+
+
+def test_started_job_does_not_count(store: JobStore) -> None:
+    check = limit(store, person={"waiting": 1}, team={"waiting": 1})
+    begin(store, "first")
+    do(check.check_limits(of("second")))
+
+
+@pytest.mark.parametrize("caps", [{}, {"team": {"waiting": None}}, {"person": {"running": 0}}])
+def test_nothing_is_limited_without_a_number(store: JobStore, caps: dict[str, Any]) -> None:
+    do(limit(store, **caps).check_limits(of("second")))
+
+
+def test_shared_token_has_no_limit(store: JobStore) -> None:
+    do(limit(store, team={"waiting": 0}).check_limits(of("second", None, None)))

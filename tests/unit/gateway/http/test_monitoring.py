@@ -1,4 +1,4 @@
-"""Queries of Ray's dashboard to Prometheus: they need no token, and nothing else is answered."""
+"""Queries of Ray's dashboard to Prometheus and Grafana: they need no token, and nothing else is answered."""
 
 from __future__ import annotations
 
@@ -12,18 +12,22 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from mlplatform.errors import PlatformError
-from mlplatform.gateway.http.auth import PROMETHEUS, TokenAuth, TokenCheck
+from mlplatform.gateway.http.auth import GRAFANA, PROMETHEUS, TokenAuth, TokenCheck
 from mlplatform.gateway.http.errors import handle_error
-from mlplatform.gateway.http.monitoring import Monitoring, prometheus_queries
+from mlplatform.gateway.http.monitoring import Monitoring, grafana_health, prometheus_queries
 
 DATA = "sum(ray_data_output_rows{SessionName='session_2026-11-24_16-30-48_539976_8'}) by (dataset, operator)"
 
 BASIC = "Basic " + base64.b64encode(b"prometheus:secret").decode()
 
 
-def answering(prometheus: str) -> ASGIApp:
-    route = prometheus_queries(Monitoring("Prometheus", prometheus, "secret"))
-    app = Starlette(routes=[route], exception_handlers={PlatformError: handle_error})
+def answering(address: str) -> ASGIApp:
+    """A gateway for which both services have an address."""
+    routes = [
+        prometheus_queries(Monitoring("Prometheus", address, "secret")),
+        grafana_health(Monitoring("Grafana", address)),
+    ]
+    app = Starlette(routes=routes, exception_handlers={PlatformError: handle_error})
     return TokenAuth(app, TokenCheck(lambda: "token"))
 
 
@@ -61,13 +65,21 @@ def test_other_queries_are_rejected(gateway: httpx.Client, query: str) -> None:
     assert "Only queries of Ray's dashboard" in answer.text
 
 
-@pytest.mark.parametrize("path", ["/platform/prometheus/api/v1/targets", "/platform/prometheus/", f"{PROMETHEUS}/x"])
-def test_other_paths_of_prometheus_stay_closed(gateway: httpx.Client, path: str) -> None:
-    assert gateway.get(path, params={"query": "vector(1)"}).status_code == 401
+def test_health_check_of_dashboard_reaches_grafana(gateway: httpx.Client) -> None:
+    received = gateway.get(f"{GRAFANA}?path=/api/admin").json()
+    assert received["target"] == "/api/health?"
+    assert not [name for name, _ in received["headers"] if name in ("authorization", "cookie")]
 
 
-def test_unavailable_prometheus_is_named(closed_port: int) -> None:
+@pytest.mark.parametrize("service", ["prometheus", "grafana"])
+@pytest.mark.parametrize("path", ["/api/v1/targets", "/api/search", "/", "/api/v1/query/x", "/api/health/x"])
+def test_other_paths_of_services_stay_closed(gateway: httpx.Client, service: str, path: str) -> None:
+    assert gateway.get(f"/platform/{service}{path}", params={"query": "vector(1)"}).status_code == 401
+
+
+@pytest.mark.parametrize(("path", "name"), [(PROMETHEUS, "Prometheus"), (GRAFANA, "Grafana")])
+def test_unavailable_service_is_named(closed_port: int, path: str, name: str) -> None:
     with served(answering(f"http://127.0.0.1:{closed_port}")) as address:
-        answer = httpx.get(f"{address}{PROMETHEUS}", params={"query": "vector(1)"}, verify=NO_TLS)
+        answer = httpx.get(f"{address}{path}", params={"query": "vector(1)"}, verify=NO_TLS)
     assert answer.status_code == 503
-    assert "Prometheus at" in answer.text
+    assert f"{name} at http://127.0.0.1" in answer.text
