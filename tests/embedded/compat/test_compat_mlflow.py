@@ -14,6 +14,7 @@ from waiting import wait_for
 pytest.importorskip("mlflow")
 
 from mlplatform.compat import mlflow as compat
+from mlplatform.tracking import params
 from mlplatform.tracking.system_metrics import NodeMonitor
 
 
@@ -28,11 +29,9 @@ def parameters(function: Callable[..., Any]) -> list[str]:
 
 
 def test_parameter_length_limit_is_known() -> None:
-    from mlflow.utils.validation import _validate_length_limit
+    from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH
 
-    limit = compat.max_param_characters()
-    assert limit >= 500
-    assert parameters(_validate_length_limit)[:3] == ["entity_name", "limit", "value"]
+    assert MAX_PARAM_VAL_LENGTH == params.MAX_CHARACTERS
 
 
 def test_active_runs_can_be_forgotten(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import pytest
 from harness import job_client
 
 from mlplatform.compat import ray_actors, ray_commands, ray_core, ray_jobs, ray_runtime_env_agent, ray_setup_worker
-from mlplatform.compat import ray_checkpoints as layout
 from mlplatform.gateway.control import attempt_tokens
+from mlplatform.storage import checkpoint_layout as layout
 
 
 def parameters(function: Any) -> list[str]:

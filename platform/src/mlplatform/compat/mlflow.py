@@ -22,16 +22,6 @@ if TYPE_CHECKING:
     from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
 
-def max_param_characters() -> int:
-    """Return the length at which MLflow cuts or rejects a parameter's value (6000 in 3.17.2).
-
-    `mlflow.utils.validation.MAX_PARAM_VAL_LENGTH`: the limit differs between versions and has no public name.
-    """
-    from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH
-
-    return MAX_PARAM_VAL_LENGTH
-
-
 def forget_active_runs() -> None:
     """Make MLflow forget the runs that this process holds open, in all threads, without ending them.
 

@@ -6,19 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from mlplatform.compat import ray_checkpoints
 from mlplatform.credentials import read_s3_account
 from mlplatform.errors import SettingsError
 from mlplatform.services.secret_files import secret
 from mlplatform.services.store import RIGHTS
 from mlplatform.settings.storage import BUCKETS, StorageSettings
+from mlplatform.storage import checkpoint_layout
 from mlplatform.storage.s3 import WITHOUT_VERSIONS
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 SNAPSHOTS = (
-    f"*/{ray_checkpoints.SNAPSHOT}",
+    f"*/{checkpoint_layout.SNAPSHOT}",
     "*/reports/",
     *("*/experiment_state-", "*/basic-variant-state-", "*/search_gen_state-", "*/searcher-state-"),
     *("*/result.json", "*/progress.csv", "*/events.out.tfevents."),

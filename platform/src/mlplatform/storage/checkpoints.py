@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from mlplatform.compat import ray_checkpoints as layout
 from mlplatform.storage import addresses, filesystem, objects
+from mlplatform.storage import checkpoint_layout as layout
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem

@@ -27,6 +27,10 @@ _noticed: set[str] = set()
 """Runs of which this process has printed that a parameter has changed."""
 
 
+MAX_CHARACTERS = 6000
+"""Length at which MLflow 3.17.2 rejects a value; its `MAX_PARAM_VAL_LENGTH` is not public."""
+
+
 @dataclass
 class NewParams:
     """Parameters that a run does not have yet.
@@ -36,14 +40,12 @@ class NewParams:
         renamed: key -> name, if MLflow rejects the key or another parameter has its name.
         cut: key -> length of a value that is longer than MLflow's limit.
         changed: name -> value that differs from the logged one.
-        limit: maximum length of a value in MLflow, in characters.
     """
 
     values: dict[str, str] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
     cut: dict[str, int] = field(default_factory=dict)
     changed: dict[str, str] = field(default_factory=dict)
-    limit: int = field(default_factory=mlflow_compat.max_param_characters)
 
 
 def new_params(params: Mapping[str, Any], logged: Mapping[str, str]) -> NewParams:
@@ -53,14 +55,14 @@ def new_params(params: Mapping[str, Any], logged: Mapping[str, str]) -> NewParam
     for key, value in params.items():
         text, name = str(value), name_among(key, names)
         if name in logged:
-            if logged[name] != text[: new.limit]:
-                new.changed[name] = text[: new.limit]
+            if logged[name] != text[:MAX_CHARACTERS]:
+                new.changed[name] = text[:MAX_CHARACTERS]
             continue
         if name != key:
             new.renamed[key] = name
-        if len(text) > new.limit:
+        if len(text) > MAX_CHARACTERS:
             new.cut[key] = len(text)
-        new.values[name] = text[: new.limit]
+        new.values[name] = text[:MAX_CHARACTERS]
     return new
 
 

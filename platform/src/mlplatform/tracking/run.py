@@ -22,7 +22,7 @@ from mlplatform.storage.run_reference import RunReference
 from mlplatform.tracking import exit_status, gpu_info, reported_runs
 from mlplatform.tracking.ending import end_quietly, end_run, fail_run_of
 from mlplatform.tracking.identity import DRIVER, job_tags, process_ranks
-from mlplatform.tracking.params import changed_tags, new_params, notice
+from mlplatform.tracking.params import MAX_CHARACTERS, changed_tags, new_params, notice
 from mlplatform.tracking.scratch_run import scratch_run, uri_outside
 from mlplatform.tracking.server import check, existing_run, find_run, report_untracked, uri
 from mlplatform.tracking.system_metrics import NodeMonitor, node_metrics
@@ -317,7 +317,7 @@ def _log_new_params(run: ActiveRun, params: Mapping[str, Any]) -> None:
         for key, name in new.renamed.items()
     ]
     notes += [
-        f"Parameter {key!r} has {length} characters, of which MLflow stores {new.limit}; the full value is in the "
+        f"Parameter {key!r} has {length} characters, of which MLflow stores {MAX_CHARACTERS}; the full value is in the "
         "artifact params.json."
         for key, length in new.cut.items()
     ]

@@ -17,11 +17,11 @@ import time
 from collections.abc import Callable
 from functools import cache
 
-from mlplatform.compat import ray_checkpoints as layout
 from mlplatform.compat.ray_driver import before_sigterm
 from mlplatform.compat.ray_train import active_fits
 from mlplatform.errors import PlatformError
 from mlplatform.storage import addresses, notice
+from mlplatform.storage import checkpoint_layout as layout
 from mlplatform.storage.small_files import modified
 from mlplatform.tracking import exit_status
 
