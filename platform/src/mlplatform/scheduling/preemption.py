@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
-from mlplatform.scheduling.queue import Placement, RunningJob
+from mlplatform.scheduling.queue import RunningJob
 from mlplatform.scheduling.resources import Request
 from mlplatform.scheduling.room import Room
 from mlplatform.scheduling.shares import Shares, ratio
@@ -29,7 +28,7 @@ def for_anybody(staying: Iterable[RunningJob], now: float) -> list[RunningJob]:
 
 
 def borrowers(
-    staying: Iterable[RunningJob], shares: Shares, gone: Container[str], may_leave: Callable[[RunningJob], bool]
+    staying: Iterable[RunningJob], shares: Shares, may_leave: Callable[[RunningJob], bool]
 ) -> Iterator[RunningJob]:
     """Yield the jobs beyond the shares of their teams in the order in which they are preempted.
 
@@ -39,13 +38,11 @@ def borrowers(
     Args:
         staying: running jobs that were not preempted.
         shares: of the teams.
-        gone: ids of jobs that count as gone.
         may_leave: returns whether a job may be preempted at all.
     """
     teams: dict[str, list[RunningJob]] = defaultdict(list)
     for job in staying:
-        if job.id not in gone:
-            teams[job.team].append(job)
+        teams[job.team].append(job)
 
     def following(team: str) -> tuple[float, float, int, RunningJob] | None:
         jobs = teams[team]
@@ -73,37 +70,30 @@ def _youth(job: RunningJob) -> tuple[int, float, int]:
     return job.job_class.order, job.started, job.sequence
 
 
-def fewest(
-    order: Sequence[RunningJob], leaving: Sequence[RunningJob], request: Request, later: Room
-) -> tuple[list[RunningJob], Placement | None]:
-    """Return jobs that make a request fit: the first of an order, and those that leave anyhow, if they help.
+def fewest(order: Iterable[RunningJob], request: Request, later: Room) -> list[RunningJob]:
+    """Return the jobs to preempt so that a request fits: the first of an order that suffice, less those without use.
 
     Args:
         order: jobs that may be preempted.
-        leaving: jobs that leave.
-        request: what has to fit.
+        request: what has to fit, and does not yet.
         later: room once those have left that do.
 
     Returns:
-        The jobs, and where the request then fits; no place if it does not fit even after all have left.
+        The jobs; none if the request does not fit even after all of them have left.
     """
-
-    def after(count: int) -> Room:
-        room = later.copy()
-        for victim in order[:count]:
-            room.give(victim.placement)
-        return room
-
-    if after(len(order)).place(request) is None:
-        return [], None
-    count = bisect_left(range(len(order)), True, key=lambda count: after(count).place(request) is not None)
-    room, needed = after(count), list[RunningJob]()
-    placement = room.place(request)
-    for victim in [*order[:count][::-1], *leaving[::-1]]:
+    room, victims = later.copy(), list(order)
+    for victim in victims:
+        room.give(victim.placement)
+    if room.place(request) is None:
+        return []
+    room, chosen = later.copy(), list[RunningJob]()
+    while room.place(request) is None:
+        chosen.append(victims[len(chosen)])
+        room.give(chosen[-1].placement)
+    for victim in chosen[::-1]:
         room.take(victim.placement)
-        if (without := room.place(request)) is None:
+        if room.place(request) is None:
             room.give(victim.placement)
-            needed.append(victim)
         else:
-            placement = without
-    return needed[::-1], placement
+            chosen.remove(victim)
+    return chosen

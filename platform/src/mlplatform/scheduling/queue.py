@@ -115,6 +115,7 @@ class WaitingJob:
         group: name of the person's jobs that it belongs to; empty if none.
         at_most: jobs of its group that may run at the same time; None if unlimited.
         yields_until: time until which nobody leaves for it, because its own GPUs were idle when it left; 0 if never.
+        reserved: room that others leave for it; None if there is none.
     """
 
     id: str
@@ -128,6 +129,7 @@ class WaitingJob:
     group: str = ""
     at_most: int | None = None
     yields_until: float = 0.0
+    reserved: Placement | None = None
 
     @cached_property
     def line(self) -> Hashable:
@@ -136,7 +138,8 @@ class WaitingJob:
         It is computed once per job's object, so planning is faster if the same objects are in the next view.
         """
         parts = self.team, self.person, self.job_class.value, self.group, self.at_most, _bucket(self.limit_s)
-        return _LINES.setdefault((*parts, self.yields_until, self.request.shape), _Line())
+        own = self.id if self.reserved else ""
+        return _LINES.setdefault((*parts, self.yields_until, own, self.request.shape), _Line())
 
 
 class _Line:
@@ -196,23 +199,6 @@ class RunningJob:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """Room that belongs to a waiting job while the jobs that hold it leave.
-
-    Attributes:
-        job: id of the waiting job.
-        victims: ids of the jobs that leave for it.
-        deadline: time at which the last of them is stopped.
-        placement: the room.
-    """
-
-    job: str
-    victims: frozenset[str]
-    deadline: float
-    placement: Placement
-
-
-@dataclass(frozen=True)
 class Usage:
     """Decayed use at the time of the view, in GPU-seconds, to which CPU-seconds count with a small weight.
 
@@ -236,7 +222,6 @@ class View:
         teams: by name; those of all jobs.
         waiting: jobs that may start now, in any order. A job that may not start yet is left out.
         running: all jobs with an open attempt.
-        claims: those held by earlier plans and not yet released.
     """
 
     now: float
@@ -244,7 +229,6 @@ class View:
     teams: Mapping[str, Team]
     waiting: Sequence[WaitingJob] = ()
     running: Sequence[RunningJob] = ()
-    claims: Sequence[Claim] = ()
     usage: Usage = Usage()
     rules: Rules = Rules()
 
@@ -291,7 +275,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Start:
-    """Start a waiting job; this also ends its claim.
+    """Start a waiting job.
 
     Attributes:
         within_share: whether it is within its team's share.
@@ -321,16 +305,16 @@ class Preempt:
 
 @dataclass(frozen=True)
 class Reserve:
-    """Reserve the room of a claim, which replaces an earlier one of the same job."""
+    """Reserve room for a waiting job within its share while the jobs that hold it leave; replaces what it had before.
 
-    claim: Claim
-
-
-@dataclass(frozen=True)
-class Release:
-    """Delete the claim of a job that no longer needs it, cannot get it or has to leave it to one within its share."""
+    Attributes:
+        placement: the room.
+        deadline: time at which the last of those jobs is stopped.
+    """
 
     job: str
+    placement: Placement
+    deadline: float
 
 
 @dataclass(frozen=True)
@@ -347,5 +331,5 @@ class Explain:
     latest_start: float | None = None
 
 
-Action = Start | Preempt | Reserve | Release | Explain
+Action = Start | Preempt | Reserve | Explain
 """Actions are executed in the order of the plan, each in a transaction of its own."""

@@ -11,6 +11,9 @@ from mlplatform.scheduling.resources import Node, Request, subtract
 
 Amounts = dict[str, dict[str, float]]
 
+EPSILON = 1e-6
+"""Tolerance in comparisons of sums: ten times 0.1 GPUs are within a share of 1."""
+
 
 class Room:
     """Free amounts per node.
@@ -62,6 +65,14 @@ class Room:
             room.free[name] = {key: min(value, there.get(key, 0)) for key, value in self.free[name].items()}
             room._counts[name] = {}
         return room
+
+    def holds(self, placement: Placement) -> bool:
+        """Return whether the whole of a placement is free."""
+        return all(
+            self.free.get(name, {}).get(key, 0) >= value - EPSILON
+            for name, amounts in placement.items()
+            for key, value in amounts.items()
+        )
 
     def place(self, request: Request) -> Placement | None:
         """Return where a request fits, all of it or nothing; None if it does not.
