@@ -31,7 +31,7 @@ from invariants import (
 from queues import effects, is_beyond_share, left, settled
 
 from mlplatform.scheduling.capacity import check
-from mlplatform.scheduling.plan import Round, plan, queue
+from mlplatform.scheduling.plan import plan, queue
 from mlplatform.scheduling.queue import (
     Action,
     Caps,
@@ -48,6 +48,7 @@ from mlplatform.scheduling.queue import (
     WaitingJob,
 )
 from mlplatform.scheduling.resources import Node, Request, Resources, WorkerGroup
+from mlplatform.scheduling.round import Round
 from mlplatform.scheduling.shares import Shares, total
 from mlplatform.scheduling.state import State, execute
 
@@ -222,7 +223,7 @@ class Queue(RuleBasedStateMachine):
 
     @rule()
     def no_backfill_moves_a_hold_later(self) -> None:
-        """What starts after room is kept for the first job within its share that does not fit leaves it that room."""
+        """Starts after room is kept for the first job within its share that does not fit leave it that room."""
         last = Round(State(self.view))
         kept = last.reservation
         if kept and last.actions and self._is_backfill(last.actions[-1], kept.job, kept.overdue):

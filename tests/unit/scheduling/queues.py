@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from mlplatform.scheduling.plan import Round
 from mlplatform.scheduling.queue import (
     Action,
     Explain,
@@ -20,6 +19,7 @@ from mlplatform.scheduling.queue import (
 )
 from mlplatform.scheduling.resources import Node, Request, Resources, WorkerGroup
 from mlplatform.scheduling.room import Room
+from mlplatform.scheduling.round import Round
 from mlplatform.scheduling.state import State
 
 NOW = 1_000_000.0

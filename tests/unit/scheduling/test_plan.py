@@ -23,8 +23,7 @@ from queues import (
 )
 
 from mlplatform.errors import SettingsError
-from mlplatform.scheduling.forecast import forecast
-from mlplatform.scheduling.plan import plan, queue
+from mlplatform.scheduling.plan import forecast, plan, queue
 from mlplatform.scheduling.queue import Caps, JobClass, Notice, Start, Team, Usage
 from mlplatform.scheduling.resources import Request, Resources
 from mlplatform.scheduling.state import execute
@@ -158,7 +157,7 @@ def test_freed_room_belongs_to_its_claimant() -> None:
     assert started(plan(view([node("n0")], waiting, running[:1], [A, B]))) == ["mine"]
 
 
-def test_job_whose_room_is_reserved_precedes_more_urgent_one_that_comes_later() -> None:
+def test_job_with_reserved_room_precedes_more_urgent_one() -> None:
     leaving = runs("dying", "b", {"n0": 2}, notice=Notice(NOW + 60, "mine"))
     waiting = [job("mine", "a", 2, reserved={"n0": {"GPU": 2}}), job("urgent", "a", 2, job_class=JobClass.URGENT)]
     small = [Team("a", 2, 32), Team("b", 0, 0)]
@@ -348,7 +347,7 @@ def test_borrower_leaves_though_its_team_has_an_idle_job_elsewhere() -> None:
     assert preempted(plan(view(nodes, [job("mine", "a", 2)], running, teams))) == ["more"]
 
 
-def test_room_of_idle_job_is_for_the_borrower_for_which_it_has_left() -> None:
+def test_room_of_idle_job_is_for_whom_it_left() -> None:
     """Else the idle job, which is within its share, would start again before the job for which it has left."""
     running = [runs("lazy", "a", {"n0": 4}, idle=True), runs("own", "b", {"n0": 4})]
     before = view([node("n0")], [job("j", "b", 2)], running, [A, B])

@@ -51,7 +51,7 @@ def test_room_that_ray_lags_to_free_is_held() -> None:
     assert explained(plan(lags), "waits").latest_start == NOW
 
 
-def test_room_promised_to_many_overdue_jobs_goes_to_jobs_within_share() -> None:
+def test_room_promised_to_overdue_jobs_goes_to_jobs_within_share() -> None:
     nodes, names = [node(f"n{number}", 1) for number in range(60)], range(60)
     overdue = [job(f"late{number}", "audio", workers(1), since=NOW - 100 * HOUR) for number in names]
     borrowers = [runs(f"r{number}", "audio", {f"n{number}": 1}) for number in names]

@@ -2,9 +2,8 @@
 
 The contract: what runs within its team's share, no other team takes back. What is free anybody may borrow; a borrower
 that is preempted gets time to save its state, and keeps its place. Borrowers leave for jobs within their teams' shares,
-and for overdue jobs that came before them. Within a team, overdue jobs are first, then the class
-decides, then who has used less lately, then the arrival. No job waits indefinitely for others than those within their
-shares.
+and for overdue jobs that came before them. Within a team, overdue jobs are first, then the class decides, then who has
+used less lately, then the arrival. No job waits indefinitely for others than those within their shares.
 
 The planner is a pure function of the view. It decides on one action at a time, each for the state that the last one
 leads to: executing only the first actions of a plan and planning again therefore leads to the same end, and a plan for
@@ -13,33 +12,19 @@ the state that a plan leads to is empty. It comes to an end, because no action i
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 
 from mlplatform.scheduling import reasons
-from mlplatform.scheduling.backfill import Reservation, reserve
-from mlplatform.scheduling.preemption import borrowers, fewest, for_anybody, is_overtime
-from mlplatform.scheduling.queue import (
-    Action,
-    Explain,
-    Placement,
-    Preempt,
-    Reason,
-    Reserve,
-    Rule,
-    RunningJob,
-    Start,
-    View,
-    WaitingJob,
-)
-from mlplatform.scheduling.resources import rate
+from mlplatform.scheduling.queue import Action, Explain, Reason, Rule, Start, View, WaitingJob
 from mlplatform.scheduling.room import Room
-from mlplatform.scheduling.state import State
+from mlplatform.scheduling.round import Round
+from mlplatform.scheduling.state import State, execute, with_free
 
-Rank = tuple[float, ...]
-"""Position in the order, smaller is earlier; the first number is 0 within a share, the last that of the arrival."""
+MOST_PLANS = 200
+"""Plans per forecast; a start that would need more is unknown."""
 
 
 def plan(view: View) -> list[Action]:
@@ -53,297 +38,110 @@ def plan(view: View) -> list[Action]:
         the first other one of each line of equal jobs; those behind it wait for the same reasons, and `queue()` has
         them all.
     """
-    actions, last = _settle(view)
-    return [*actions, *last.explanations(last.first_of_lines())]
+    actions, state, last = _settle(view)
+    jobs = [state.waiting[name] for name in last.promises]
+    for line in state.lines.values():
+        jobs += islice((job for job in line if job.id not in last.promises), 1)
+    return [*actions, *_explain(jobs, state, last)]
 
 
 def queue(view: View) -> list[Explain]:
     """Return an explanation for each job that keeps waiting, in the order in which they are considered."""
-    _, last = _settle(view)
-    return list(last.explanations(last.in_order()))
+    _, state, last = _settle(view)
+    jobs = sorted(state.waiting.values(), key=lambda job: (job.id not in last.promises, *last.rank(job)))
+    return list(_explain(jobs, state, last))
 
 
-def _settle(view: View) -> tuple[list[Action], Round]:
-    """Return all actions, and the round after them, in which nothing is left to do."""
+def _settle(view: View) -> tuple[list[Action], State, Round]:
+    """Return all actions, the state that they lead to, and the round for it, in which nothing is left to do."""
     state, actions = State(view), list[Action]()
     while (last := Round(state)).actions:
         actions += last.actions
-    return actions, last
+    return actions, state, last
 
 
-class Round:
-    """Decisions for a state, in the order of the waiting jobs' ranks.
-
-    The round ends with the first action after somebody had to wait: from the state that this leads to, it is derived
-    anew what each job is promised. Jobs within their teams' shares are first, so nobody is promised what these need.
-
-    Only the first job of a line is considered, and once it does not fit, no other job of its team and shape is. The
-    time of a plan therefore grows with what starts, and hardly with what waits.
-
-    Attributes:
-        actions: what to do, which the state has been changed by.
-        promises: room of jobs that wait until others have left, or Ray reports it as free.
-        reservation: room that is kept for a job within its share that fits nowhere; None if there is none.
-    """
-
-    def __init__(self, state: State) -> None:
-        self.actions: list[Action] = []
-        self.promises: dict[str, Placement] = {}
-        self.reservation: Reservation | None = None
-        self._lagging: set[str] = set()
-        self._state, self._shares = state, state.shares.copy()
-        self._leaving = state.leaving()
-        # What is free by our own accounts, of that what Ray also reports, what is left beside the reservation, and what
-        # will be free once all have left that do; each less what is promised.
-        self._free, self._now, self._later = state.own.copy(), state.own.within(state.ray), state.own.copy()
-        self._beside = self._now
-        for job in self._leaving:
-            self._later.give(job.placement)
-        self._obstacles: dict[Hashable, Reason] = {}
-        self._blocked: set[Hashable] = set()
-        self._ranks: dict[Hashable, Rank] = {}
-        self._reasons: dict[Hashable, tuple[Reason, ...]] = {}
-        self._run()
-
-    def _run(self) -> None:
-        lines = [line for line in self._state.lines.values() if line]
-        ranked = [(self._rank(line[0]), number, 0) for number, line in enumerate(lines)]
-        heapq.heapify(ranked)
-        while ranked:
-            rank, number, position = heapq.heappop(ranked)
-            line = lines[number]
-            job = line[position]
-            if (current := self._rank(job)) > rank:
-                # Its team or person has got something since, and nothing moves anybody forward.
-                heapq.heappush(ranked, (current, number, position))
-            elif self._serve(job):
-                position += job.id in self.promises  # a job that has been started has left the line
-                if position < len(line):
-                    heapq.heappush(ranked, (self._rank(line[position]), number, position))
-            if self.actions and (self.promises or self._blocked or not isinstance(self.actions[-1], Start)):
-                return
-
-    # --- the order ---
-
-    def _rank(self, job: WaitingJob) -> Rank:
-        """Return a job's rank: first are jobs within their shares, then overdue ones, then the others.
-
-        Between teams, the one is first that has borrowed less, lately and now, per weight; within the shares, and in
-        ties, the one whose first waiting job came first. Names never decide. Within a team, overdue jobs are first,
-        then the class decides, then the person's use, then the arrival. A job that yields is last.
-        """
-        overdue = self._state.is_overdue(job)
-        key = job.team, job.request.sums, overdue, bool(job.reserved), job.yields_until
-        if key not in self._ranks:
-            self._ranks[key] = self._rank_of_team(job, overdue)
-        if overdue:
-            return *self._ranks[key], 0.0, 0.0, 0.0, 0.0, job.sequence
-        person = job.team, job.person
-        if person not in self._ranks:
-            used = self._state.view.usage.persons.get(job.person, 0.0)
-            self._ranks[person] = used, rate(*self._shares.held(*person))
-        return *self._ranks[key], 1.0, job.job_class.order, *self._ranks[person], job.sequence
-
-    def _rank_of_team(self, job: WaitingJob, overdue: bool) -> Rank:
-        """Return the first part of a rank, which orders the jobs of different teams."""
-        shares, team, waiting = self._shares, job.team, self._state.waiting
-        first = next(one.sequence for one in self._state.arrivals[team] if one.id in waiting)
-        if job.yields_until > self._state.now:
-            return 3.0, 0.0, 0.0, first
-        if shares.includes(job):
-            return 0.0, not job.reserved, 0.0, first
-        if overdue:
-            return 1.0, 0.0, 0.0, 0.0
-        past = shares.per_weight(team, self._state.view.usage.borrowed.get(team, 0.0))
-        return 2.0, past, shares.beyond(team), first
-
-    # --- one job ---
-
-    def _serve(self, job: WaitingJob) -> bool:
-        """Start a job, or promise it room, and return whether the next one of its line is considered.
-
-        It is not if a cap or a reservation keeps the job waiting, or if nobody leaves for it. Room only shrinks during
-        a round, so once a job does not fit, the others of its team and shape do not either.
-        """
-        within = self._shares.includes(job)
-        group = job.team, job.request.shape, within, self._state.is_overdue(job)
-        if group in self._blocked:
-            return False
-        kept = self._kept_from(job, within)
-        if obstacle := self._shares.cap(job):
-            self._obstacles[job.line] = obstacle
-        elif (placement := self._place(job, self._beside if kept else self._now)) is not None:
-            self._do(Start(job.id, within, placement))
-            self._count(job, placement)
-            return True
-        elif kept and self._place(job, self._now) is not None:
-            self._obstacles[job.line] = reasons.reserved(kept.job)
-        elif job.yields_until > self._state.now:
-            self._obstacles[job.line] = reasons.yields(job)
-        elif self._make_room(job, within):
-            return True
+def _explain(jobs: Iterable[WaitingJob], state: State, last: Round) -> Iterator[Explain]:
+    """Yield why jobs wait."""
+    kept = last.reservation
+    known: dict[Hashable, tuple[Reason, ...]] = {}
+    for job in jobs:
+        if job.id in last.promises:
+            yield _explain_promise(job, state, last)
+        elif obstacle := last.obstacles.get(job.line) or last.shares.cap(job):
+            yield Explain(job.id, (obstacle,))
         else:
-            self._blocked.add(group)
-        return False
+            key = job.team, job.request.shape, last.shares.includes(job)
+            if key not in known:
+                known[key] = _lacks(job, state, last)
+            latest = max(state.now, kept.time) if kept and kept.job is job and kept.time < math.inf else None
+            yield Explain(job.id, known[key], latest)
 
-    def _place(self, job: WaitingJob, room: Room) -> Placement | None:
-        """Return where a job fits in a room, which is only where others leave for it if they still do."""
-        if job.reserved is not None and self._later.holds(job.reserved):
-            return job.reserved if room.holds(job.reserved) else None
-        return room.place(job.request)
 
-    def _kept_from(self, job: WaitingJob, within: bool) -> Reservation | None:
-        """Return the reservation that a job may not use, if any.
+def _explain_promise(job: WaitingJob, state: State, last: Round) -> Explain:
+    if job.id in last.lagging:
+        lack = reasons.lacks_room(job, state.view.nodes, last.now)
+        why = reasons.waits_for([]) if job.reserved else Reason(Rule.RAY, lack.text)
+        return Explain(job.id, (why,), state.now)
+    leaving = state.leaving_for(job, last.promises[job.id])
+    latest = max(one.notice.deadline for one in leaving if one.notice) + state.rules.hold_back_s
+    return Explain(job.id, (reasons.waits_for(leaving),), latest)
 
-        Borrowers leave room to what is within a share. Among jobs within their shares, each team has its own room, so
-        only its own team's overdue job is served before a job, and any job where there is one team only.
-        """
-        kept = self.reservation
-        if kept is None or kept.outlasts(job, self._state):
-            return None
-        precedes = not within or self._shares.alone or (kept.overdue and kept.job.team == job.team)
-        return kept if precedes else None
 
-    def _do(self, action: Action) -> None:
-        self._state.apply(action)
-        self.actions.append(action)
-
-    def _count(self, job: WaitingJob, placement: Placement) -> None:
-        """Count what a job gets, now or later."""
-        self._shares.add(job)
-        for room in (self._free, self._now, self._later, *([self._beside] if self.reservation else [])):
-            room.take(placement)
-        self._ranks.clear()
-
-    # --- room that others hold ---
-
-    def _make_room(self, job: WaitingJob, within: bool) -> bool:
-        """Promise a job that does not fit what others leave, or preempt them; return whether it gets room."""
-        if not self._is_possible(job):
-            return False
-        if (lags := self._place(job, self._free)) is not None:
-            if within:  # or a job beyond its share could be promised it
-                self._promise(job, lags)
-                self._lagging.add(job.id)
-            return within
-        if (placement := self._place(job, self._later)) is not None:
-            if within and placement != job.reserved:
-                self._do(Reserve(job.id, placement, self._deadline(self._leave_for(job, placement))))
-            self._promise(job, placement)
-            return True
-        if self._preempt(job, within):
-            return True
-        if within and self.reservation is None:
-            self._keep_room(job)
-        return False
-
-    def _is_possible(self, job: WaitingJob) -> bool:
-        return self._state.empty.place(job.request) is not None
-
-    def _promise(self, job: WaitingJob, placement: Placement) -> None:
-        self.promises[job.id] = placement
-        self._count(job, placement)
-
-    def _orders(self, job: WaitingJob, within: bool) -> Iterator[list[RunningJob]]:
-        """Yield the running jobs that may be preempted for a job, in two orders that are tried one after the other.
-
-        For any job those leave that have reached their limit or are idle. For a job within its share, borrowers of
-        other teams leave too, and for an overdue job borrowers of all teams that came later: two jobs can thus not
-        drive each other out in turns.
-
-        The second order is without the jobs that leave for anybody: if these do not help, they stay, and a team that is
-        beyond its share only with them has to return what it borrows, too.
-        """
-        staying, shares = self._state.staying(), self._shares
-        anybody = for_anybody(staying, self._state.now)
-        if shares.alone or not (within or self._state.is_overdue(job)):
-            yield anybody
-            return
-
-        def may_leave(victim: RunningJob) -> bool:
-            return victim.team != job.team if within else victim.sequence > job.sequence
-
-        names = {victim.id for victim in anybody}
-        yield [*anybody, *borrowers([one for one in staying if one.id not in names], shares, may_leave)]
-        yield [*borrowers(staying, shares, lambda victim: victim.id not in names and may_leave(victim))]
-
-    def _preempt(self, job: WaitingJob, within: bool) -> bool:
-        """Preempt the next one of the jobs after which a job fits; return whether there are such jobs."""
-        orders, now = self._orders(job, within), self._state.now
-        victim = next((victim for order in orders for victim in fewest(order, job.request, self._later)), None)
-        if victim is None:
-            return False
-        why = reasons.why_preempted(victim, job, self._shares if within else None, now)
-        claimant = "" if is_overtime(victim, now) else job.id
-        self._do(Preempt(victim.id, now + self._state.rules.grace_s, claimant, why))
-        return True
-
-    def _keep_room(self, job: WaitingJob) -> None:
-        """Keep room for the first job within its share that does not fit.
-
-        None is kept for borrowers: people ask for far longer limits than they need, so it would mostly idle. With such
-        room after a day, the mean completion of the simulator's generated workloads 101 to 108 is 2.92 h instead of
-        2.85 h, and large jobs wait as long; on its sample 1, with room for overdue jobs, it was 6.3 h instead of 4.5 h.
-        """
-        self.reservation = reserve(job, self._state, self._free)
-        if self.reservation:
-            self._beside = self._now.within(self.reservation.beside)
-
-    def _leave_for(self, job: WaitingJob, placement: Placement) -> list[RunningJob]:
-        """Return the jobs that leave the room that a job is promised: those preempted for it, or else those there."""
-        named = [one for one in self._leaving if one.notice and one.notice.claimant == job.id]
-        return named or [one for one in self._leaving if one.placement.keys() & placement.keys()]
-
-    def _deadline(self, leaving: Iterable[RunningJob]) -> float:
-        return max(job.notice.deadline for job in leaving if job.notice)
-
-    # --- explanations ---
-
-    def first_of_lines(self) -> Iterator[WaitingJob]:
-        """Yield the jobs that are promised room, and the first other one of each line."""
-        yield from (self._state.waiting[name] for name in self.promises)
-        for line in self._state.lines.values():
-            yield from islice((job for job in line if job.id not in self.promises), 1)
-
-    def in_order(self) -> list[WaitingJob]:
-        """Return all jobs that keep waiting: those that are promised room are first, then the rank decides."""
-        return sorted(self._state.waiting.values(), key=lambda job: (job.id not in self.promises, *self._rank(job)))
-
-    def explanations(self, jobs: Iterable[WaitingJob]) -> Iterator[Explain]:
-        """Yield why some jobs wait."""
-        kept = self.reservation
-        for job in jobs:
-            if job.id in self.promises:
-                yield self._explain_promise(job)
-            else:
-                obstacle = self._obstacles.get(job.line) or self._shares.cap(job)
-                latest = max(self._state.now, kept.time) if kept and kept.job is job and kept.time < math.inf else None
-                yield Explain(job.id, (obstacle,) if obstacle else self._reasons_of(job), latest)
-
-    def _explain_promise(self, job: WaitingJob) -> Explain:
-        if job.id in self._lagging:
-            lack = reasons.lacks_room(job, self._state.view.nodes, self._now)
-            why = reasons.waits_for([]) if job.reserved else Reason(Rule.RAY, lack.text)
-            return Explain(job.id, (why,), self._state.now)
-        leaving = self._leave_for(job, self.promises[job.id])
-        latest = self._deadline(leaving) + self._state.rules.hold_back_s
-        return Explain(job.id, (reasons.waits_for(leaving),), latest)
-
-    def _reasons_of(self, job: WaitingJob) -> tuple[Reason, ...]:
-        """Return why the jobs of a team and shape wait, which do not fit."""
-        within = self._shares.includes(job)
-        key = job.team, job.request.shape, within
-        if key not in self._reasons:
-            self._reasons[key] = self._find_reasons(job, within)
-        return self._reasons[key]
-
-    def _find_reasons(self, job: WaitingJob, within: bool) -> tuple[Reason, ...]:
-        lack = reasons.lacks_room(job, self._state.view.nodes, self._now)
-        if not self._is_possible(job):
-            return (lack,)
-        if self._free.place(job.request) is not None:
+def _lacks(job: WaitingJob, state: State, last: Round) -> tuple[Reason, ...]:
+    """Return why the jobs of a team and shape wait, which do not fit."""
+    lack = reasons.lacks_room(job, state.view.nodes, last.now)
+    if state.empty.place(job.request) is not None:
+        if last.free.place(job.request) is not None:
             # Ray's accounts are behind, or a program that has connected directly uses it.
             return (Reason(Rule.RAY, lack.text),)
-        if self._shares.alone:
-            return (lack,)
-        return lack, reasons.in_pieces(job, self._shares) if within else reasons.beyond_share(job, self._shares)
+        if not last.shares.alone:
+            describe = reasons.in_pieces if last.shares.includes(job) else reasons.beyond_share
+            return lack, describe(job, last.shares)
+    return (lack,)
+
+
+def forecast(view: View) -> dict[str, float | None]:
+    """Return by job id the latest time at which each waiting job starts; None if it is unknown.
+
+    Running jobs are taken to run up to their limits, and to leave as late as they may. The times hold if no job that
+    precedes the waiting one arrives or is restarted. There is none where a job without a limit has to end first.
+    """
+    starts: dict[str, float | None] = {job.id: None for job in view.waiting}
+    limits = {job.id: job.limit_s for job in view.waiting}
+    for _ in range(MOST_PLANS):
+        actions = plan(view)
+        for action in actions:
+            if isinstance(action, Start) and starts.get(action.job, 0.0) is None:
+                starts[action.job] = view.now
+        view = execute(view, actions)
+        later = min((time for time in _events(view) if time > view.now), default=math.inf)
+        if later == math.inf or not any(starts.get(job.id, 0.0) is None for job in view.waiting):
+            break
+        view = _advance(view, later, limits)
+    return starts
+
+
+def _events(view: View) -> Iterator[float]:
+    """Yield the times at which the plan may change."""
+    for job in view.running:
+        if job.notice is not None:
+            yield job.notice.deadline + view.rules.hold_back_s
+        elif job.ends_by is not None:
+            yield job.ends_by
+    for waiting in view.waiting:
+        yield waiting.since + view.rules.overdue_s
+
+
+def _advance(view: View, now: float, limits: dict[str, float | None]) -> View:
+    """Return the view at a later time, at which those have left that were preempted."""
+    free, stay, waiting = Room(view.nodes, {node.name: node.free for node in view.nodes}), [], list(view.waiting)
+    for job in view.running:
+        if job.notice is None or now < job.notice.deadline + view.rules.hold_back_s:
+            stay.append(job)
+            continue
+        free.give(job.placement)
+        if job.notice.claimant:
+            limit = limits.get(job.id, None if job.ends_by is None else job.ends_by - job.started)
+            again = (job.id, job.sequence, job.team, job.person, job.job_class, job.request, now, limit)
+            waiting.append(WaitingJob(*again, group=job.group))
+    return replace(view, now=now, nodes=with_free(view.nodes, free), waiting=tuple(waiting), running=tuple(stay))

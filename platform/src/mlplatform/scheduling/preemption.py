@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from mlplatform.scheduling.queue import RunningJob
 from mlplatform.scheduling.resources import Request
 from mlplatform.scheduling.room import Room
-from mlplatform.scheduling.shares import Shares, ratio
+from mlplatform.scheduling.shares import Shares
 
 
 def is_overtime(job: RunningJob, now: float) -> bool:
@@ -32,7 +32,7 @@ def borrowers(
 ) -> Iterator[RunningJob]:
     """Yield the jobs beyond the shares of their teams in the order in which they are preempted.
 
-    The next is always of the team that is furthest beyond its share, of the lowest class and the youngest. A team's
+    The team that is furthest beyond its share is first, and of its jobs the lowest class and the youngest. A team's
     jobs are taken only while it is beyond its share, so it falls below only if one job straddles the share.
 
     Args:
@@ -43,27 +43,15 @@ def borrowers(
     teams: dict[str, list[RunningJob]] = defaultdict(list)
     for job in staying:
         teams[job.team].append(job)
-
-    def following(team: str) -> tuple[float, float, int, RunningJob] | None:
-        jobs = teams[team]
-        beyond = shares.borrowed(team, jobs)
-        able = [job for job in jobs if job.id in beyond and not job.stays and may_leave(job)]
-        if not able:
-            return None
-        amounts = [shares.amount(job) for job in jobs]
-        part = ratio((sum(gpus for gpus, _ in amounts), sum(cpus for _, cpus in amounts)), shares.of(team))
-        first = max(able, key=_youth)
-        # Of two teams that are equally far beyond their shares, the younger job decides.
-        return part, first.started, first.sequence, first
-
-    heads = {team: head for team in teams if (head := following(team))}
-    while heads:
-        team = max(heads, key=lambda team: heads[team][:3])
-        victim = heads.pop(team)[3]
-        yield victim
-        teams[team].remove(victim)
-        if head := following(team):
-            heads[team] = head
+    # Of two teams that are equally far beyond their shares, the younger job decides.
+    youngest = {team: max((job.started, job.sequence) for job in jobs) for team, jobs in teams.items()}
+    for team in sorted(teams, key=lambda team: (shares.part(team, teams[team]), youngest[team]), reverse=True):
+        beyond = shares.borrowed(team, teams[team])
+        for job in sorted(teams[team], key=_youth, reverse=True):
+            if job.id in beyond and not job.stays and may_leave(job):
+                yield job
+                teams[team].remove(job)
+                beyond = shares.borrowed(team, teams[team])
 
 
 def _youth(job: RunningJob) -> tuple[int, float, int]:

@@ -6,23 +6,17 @@ Times are seconds since 1970, durations seconds. Nothing here is mutable, does I
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property, lru_cache
-from types import MappingProxyType
-from weakref import WeakValueDictionary
+from functools import cached_property
 
 from mlplatform.errors import SettingsError
 from mlplatform.scheduling.resources import Node, Request
 
 Placement = Mapping[str, Mapping[str, float]]
 """Amounts by Ray's names of the resources, by name of the node."""
-
-_BUCKETS_PER_DOUBLING = 4
-"""Jobs in one line have limits within 19 % of each other; more lines would be scanned for hardly any more backfill."""
-
-_NOTHING: Mapping[str, float] = MappingProxyType({})
 
 
 class JobClass(StrEnum):
@@ -132,29 +126,15 @@ class WaitingJob:
     reserved: Placement | None = None
 
     @cached_property
-    def line(self) -> Hashable:
+    def line(self) -> str:
         """Grouping key: equal for jobs that the planner treats alike but for their arrival.
 
-        It is computed once per job's object, so planning is faster if the same objects are in the next view.
+        It is computed once per job's object, so planning is faster if the same objects are in the next view. A string
+        has a faster hash than a tuple of tuples.
         """
-        parts = self.team, self.person, self.job_class.value, self.group, self.at_most, _bucket(self.limit_s)
         own = self.id if self.reserved else ""
-        return _LINES.setdefault((*parts, self.yields_until, own, self.request.shape), _Line())
-
-
-class _Line:
-    """Name of a line. Each plan looks up the line of each job, and objects have faster hashes than tuples of tuples."""
-
-    __slots__ = ("__weakref__",)
-
-
-_LINES: WeakValueDictionary[Hashable, _Line] = WeakValueDictionary()
-
-
-@lru_cache(1024)
-def _bucket(limit_s: float | None) -> float | None:
-    """Return which limits count as equal."""
-    return int(math.log2(limit_s) * _BUCKETS_PER_DOUBLING) if limit_s is not None and limit_s > 0 else limit_s
+        parts = self.team, self.person, self.job_class.value, self.group, self.at_most, self.limit_s, self.yields_until
+        return sys.intern(repr((own, *parts, self.request.shape)))
 
 
 @dataclass(frozen=True)
@@ -207,8 +187,8 @@ class Usage:
         borrowed: use of each team beyond its share.
     """
 
-    persons: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
-    borrowed: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
+    persons: Mapping[str, float] = field(default_factory=dict)
+    borrowed: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -305,7 +285,9 @@ class Preempt:
 
 @dataclass(frozen=True)
 class Reserve:
-    """Reserve room for a waiting job within its share while the jobs that hold it leave; replaces what it had before.
+    """Reserve room for a waiting job within its share, or an overdue one, while the jobs that hold it leave.
+
+    It replaces what was reserved for the job before.
 
     Attributes:
         placement: the room.

@@ -80,9 +80,9 @@ class Shares:
             held = self._held[key]
             self._held[key] = Held(held.gpus + gpus, held.cpus + cpus, held.jobs + 1)
 
-    def held(self, *whose: str) -> Amount:
-        """Return what a team holds, or a person in it."""
-        held = self._held[whose]
+    def held(self, team: str) -> Amount:
+        """Return what a team holds."""
+        held = self._held[team,]
         return held.gpus, held.cpus
 
     def includes(self, job: WaitingJob) -> bool:
@@ -117,6 +117,12 @@ class Shares:
             sums = sums[0] + amount[0], sums[1] + amount[1]
         return found
 
+    def part(self, team: str, jobs: Sequence[RunningJob]) -> float:
+        """Return the part of its share that a team's jobs hold, of the resource where it is largest."""
+        held = map(sum, zip(*map(self.amount, jobs), strict=True))
+        parts = [have / most if most else math.inf for have, most in zip(held, self.of(team), strict=True) if have > 0]
+        return max(parts, default=0.0)
+
     def _is_excessive(self, job: RunningJob) -> bool:
         """Return whether a job holds more GPUs than it has requested; CPUs change with each of its tasks."""
         return self.amount(job)[0] > job.request.sums[0] + EPSILON
@@ -130,12 +136,6 @@ class Shares:
                 return Reason(Rule.GROUP, f"The job waits for its group: {running} of at most {job.at_most} jobs run.")
         person = _cap(Rule.CAP_PERSON, job.person, self._held[job.team, job.person], team.person_caps, job)
         return person or _cap(Rule.CAP_TEAM, f"team {job.team}", self._held[job.team,], team.caps, job)
-
-
-def ratio(held: Amount, share: Amount) -> float:
-    """Return the part of a share that is held, of the resource where it is largest; infinity without a share."""
-    parts = [have / most if most else math.inf for have, most in zip(held, share, strict=True) if have > EPSILON]
-    return max(parts, default=0.0)
 
 
 def total(placement: Placement, nodes: Iterable[str] | None = None) -> Amount:

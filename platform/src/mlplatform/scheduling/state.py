@@ -79,6 +79,12 @@ class State:
             if job.notice and self.now <= job.notice.deadline + self.rules.hold_back_s
         ]
 
+    def leaving_for(self, job: WaitingJob, placement: Placement) -> list[RunningJob]:
+        """Return the jobs that leave the room that a job is promised: those preempted for it, or else those there."""
+        leaving = self.leaving()
+        named = [one for one in leaving if one.notice and one.notice.claimant == job.id]
+        return named or [one for one in leaving if one.placement.keys() & placement.keys()]
+
     def staying(self) -> list[RunningJob]:
         """Return the jobs that were not preempted."""
         return [job for job in self.running.values() if job.notice is None]

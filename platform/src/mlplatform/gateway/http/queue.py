@@ -16,8 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from mlplatform.contract import QUEUE_ENTRIES
-from mlplatform.scheduling.forecast import forecast
-from mlplatform.scheduling.plan import queue
+from mlplatform.scheduling.plan import forecast, queue
 from mlplatform.scheduling.queue import Explain, View, WaitingJob
 from mlplatform.scheduling.resources import describe
 
