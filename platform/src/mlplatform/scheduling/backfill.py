@@ -67,5 +67,5 @@ def reserve(job: WaitingJob, state: State, free: Room) -> Reservation | None:
 def _end(job: RunningJob, state: State) -> float:
     """Return the latest time at which a running job leaves; infinity if it has no limit, or is stuck."""
     if job.notice is not None:
-        return job.notice.deadline if state.now <= job.notice.deadline + state.rules.hold_back_s else math.inf
+        return job.notice.deadline if state.is_leaving(job) else math.inf
     return math.inf if job.ends_by is None else max(state.now, job.ends_by) + state.rules.grace_s

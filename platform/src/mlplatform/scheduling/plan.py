@@ -18,7 +18,7 @@ from dataclasses import replace
 from itertools import islice
 
 from mlplatform.scheduling import reasons
-from mlplatform.scheduling.queue import Action, Explain, Reason, Rule, Start, View, WaitingJob
+from mlplatform.scheduling.queue import Action, Explain, Reason, Rule, RunningJob, Start, View, WaitingJob
 from mlplatform.scheduling.room import Room
 from mlplatform.scheduling.round import Round
 from mlplatform.scheduling.state import State, execute, with_free
@@ -134,7 +134,8 @@ def _events(view: View) -> Iterator[float]:
 
 def _advance(view: View, now: float, limits: dict[str, float | None]) -> View:
     """Return the view at a later time, at which those have left that were preempted."""
-    free, stay, waiting = Room(view.nodes, {node.name: node.free for node in view.nodes}), [], list(view.waiting)
+    free = Room(view.nodes, {node.name: node.free for node in view.nodes})
+    stay, waiting = list[RunningJob](), list(view.waiting)
     for job in view.running:
         if job.notice is None or now < job.notice.deadline + view.rules.hold_back_s:
             stay.append(job)

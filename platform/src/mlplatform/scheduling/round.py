@@ -132,9 +132,12 @@ class Round:
         return False
 
     def _place(self, job: WaitingJob, room: Room) -> Placement | None:
-        """Return where a job fits in a room, which is only where others leave for it if they still do."""
+        """Return where a job fits in a room: in what is reserved for it while others leave that, or else anywhere."""
         if job.reserved is not None and self._later.holds(job.reserved):
-            return job.reserved if room.holds(job.reserved) else None
+            if room.holds(job.reserved):
+                return job.reserved
+            if not self.free.holds(job.reserved):
+                return None
         return room.place(job.request)
 
     def _kept_from(self, job: WaitingJob, within: bool) -> Reservation | None:
@@ -197,7 +200,7 @@ class Round:
         The second order is without the jobs that leave for anybody: if these do not help, they stay, and a team that is
         beyond its share only with them has to return what it borrows, too.
         """
-        staying, shares = self._state.staying(), self.shares
+        staying, shares = [one for one in self._state.running.values() if one.notice is None], self.shares
         anybody = for_anybody(staying, self._state.now)
         if shares.alone or not (within or self._state.is_overdue(job)):
             yield anybody

@@ -60,7 +60,9 @@ class State:
             case Start():
                 job = self.waiting.pop(action.job)
                 self.lines[job.line].remove(job)
-                self._run(_started(job, action.placement, self.now))
+                owner = job.id, job.sequence, job.team, job.person, job.job_class
+                ends_by = None if job.limit_s is None else self.now + job.limit_s
+                self._run(RunningJob(*owner, job.request, action.placement, self.now, ends_by, group=job.group))
                 self.ray.take(action.placement)
             case Preempt():
                 notice = Notice(action.deadline, action.claimant)
@@ -71,23 +73,19 @@ class State:
                 self.waiting[action.job] = job = replace(job, reserved=action.placement)
                 self.lines[job.line] = [job]
 
+    def is_leaving(self, job: RunningJob) -> bool:
+        """Return whether a job will leave soon: it was preempted, and is not stuck."""
+        return job.notice is not None and self.now <= job.notice.deadline + self.rules.hold_back_s
+
     def leaving(self) -> list[RunningJob]:
-        """Return the jobs that will leave soon: they were preempted, and are not stuck."""
-        return [
-            job
-            for job in self.running.values()
-            if job.notice and self.now <= job.notice.deadline + self.rules.hold_back_s
-        ]
+        """Return the jobs that will leave soon."""
+        return [job for job in self.running.values() if self.is_leaving(job)]
 
     def leaving_for(self, job: WaitingJob, placement: Placement) -> list[RunningJob]:
         """Return the jobs that leave the room that a job is promised: those preempted for it, or else those there."""
         leaving = self.leaving()
         named = [one for one in leaving if one.notice and one.notice.claimant == job.id]
         return named or [one for one in leaving if one.placement.keys() & placement.keys()]
-
-    def staying(self) -> list[RunningJob]:
-        """Return the jobs that were not preempted."""
-        return [job for job in self.running.values() if job.notice is None]
 
     def is_overdue(self, job: WaitingJob) -> bool:
         """Return whether a job has waited for so long that borrowers are preempted for it."""
@@ -106,9 +104,3 @@ def execute(view: View, actions: Iterable[Action]) -> View:
 def with_free(nodes: Iterable[Node], room: Room) -> tuple[Node, ...]:
     """Return nodes of which a room is free."""
     return tuple(replace(node, free=room.free[node.name]) for node in nodes)
-
-
-def _started(job: WaitingJob, placement: Placement, now: float) -> RunningJob:
-    owner = job.id, job.sequence, job.team, job.person, job.job_class
-    ends_by = None if job.limit_s is None else now + job.limit_s
-    return RunningJob(*owner, job.request, placement, now, ends_by, group=job.group)
