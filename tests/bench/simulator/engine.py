@@ -190,7 +190,7 @@ class Simulation:
                 case Preempt():
                     self._ask(action)
                 case Reserve():
-                    self._waiting[action.job] = replace(self._waiting[action.job], reserved=action.placement)
+                    self._waiting[action.job] = replace(self._waiting[action.job], reserved=action)
                     self._at(action.deadline + self._rules.hold_back_s, self._look, action.job)
 
     def _start(self, job_id: str) -> None:

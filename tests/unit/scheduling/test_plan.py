@@ -24,7 +24,7 @@ from queues import (
 
 from mlplatform.errors import SettingsError
 from mlplatform.scheduling.plan import forecast, plan, queue
-from mlplatform.scheduling.queue import Caps, JobClass, Notice, Start, Team, Usage
+from mlplatform.scheduling.queue import Caps, JobClass, Notice, Reserve, Start, Team, Usage
 from mlplatform.scheduling.resources import Request, Resources
 from mlplatform.scheduling.state import execute
 
@@ -152,14 +152,17 @@ def test_borrower_that_has_just_started_is_preempted() -> None:
 
 def test_freed_room_belongs_to_its_claimant() -> None:
     running = [runs("own", "b", {"n0": 6}), runs("dying", "b", {"n0": 1}, notice=Notice(NOW + 60, "mine"))]
-    waiting = [job("thief", "b"), job("mine", "a", 2, reserved={"n0": {"GPU": 2}})]
+    waiting = [job("thief", "b"), job("mine", "a", 2, reserved=Reserve("mine", {"n0": {"GPU": 2}}, NOW + 60))]
     assert effects(plan(view([node("n0")], waiting, running, [A, B]))) == []
     assert started(plan(view([node("n0")], waiting, running[:1], [A, B]))) == ["mine"]
 
 
 def test_job_with_reserved_room_precedes_more_urgent_one() -> None:
     leaving = runs("dying", "b", {"n0": 2}, notice=Notice(NOW + 60, "mine"))
-    waiting = [job("mine", "a", 2, reserved={"n0": {"GPU": 2}}), job("urgent", "a", 2, job_class=JobClass.URGENT)]
+    waiting = [
+        job("mine", "a", 2, reserved=Reserve("mine", {"n0": {"GPU": 2}}, NOW + 60)),
+        job("urgent", "a", 2, job_class=JobClass.URGENT),
+    ]
     small = [Team("a", 2, 32), Team("b", 0, 0)]
     known = view([node("n0", 2)], waiting, [leaving], small)
     assert promised(known) == {"mine"}
@@ -167,7 +170,9 @@ def test_job_with_reserved_room_precedes_more_urgent_one() -> None:
 
 
 def test_wait_for_ray_after_jobs_have_left_is_explained() -> None:
-    known = view([node("n0")], [job("mine", "a", 4, reserved={"n0": {"GPU": 4}})], [], [A, B])
+    known = view(
+        [node("n0")], [job("mine", "a", 4, reserved=Reserve("mine", {"n0": {"GPU": 4}}, NOW + 60))], [], [A, B]
+    )
     lagging = replace(known, nodes=[replace(known.nodes[0], free={"CPU": 64, "GPU": 0})])
     (reason,) = explained(plan(lagging), "mine").reasons
     assert reason.text.endswith("have left; Ray does not list them as gone yet.")
@@ -178,7 +183,7 @@ def test_stuck_victim_is_replaced_by_others() -> None:
         runs("stuck", "b", {"n0": 4}, notice=Notice(NOW - 61, "mine")),
         runs("other", "b", {"n0": 4}),
     ]
-    mine = job("mine", "a", 4, reserved={"n0": {"GPU": 4}})
+    mine = job("mine", "a", 4, reserved=Reserve("mine", {"n0": {"GPU": 4}}, NOW + 60))
     assert preempted(plan(view([node("n0")], [mine], running, [A, Team("b", 0, 0)]))) == ["other"]
 
 

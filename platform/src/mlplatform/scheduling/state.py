@@ -70,7 +70,7 @@ class State:
             case Reserve():
                 job = self.waiting[action.job]
                 self.lines[job.line].remove(job)
-                self.waiting[action.job] = job = replace(job, reserved=action.placement)
+                self.waiting[action.job] = job = replace(job, reserved=action)
                 self.lines[job.line] = [job]
 
     def is_leaving(self, job: RunningJob) -> bool:

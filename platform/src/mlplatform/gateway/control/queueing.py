@@ -17,7 +17,7 @@ from mlplatform.gateway.control.free_capacity import YOUNG_SECONDS
 from mlplatform.gateway.control.gpus import is_reported_idle
 from mlplatform.gateway.control.placements import Footprint
 from mlplatform.gateway.control.returning import Returning, preempted
-from mlplatform.gateway.jobs.notices import left_idle, notice_of
+from mlplatform.gateway.jobs.notices import left_idle, notice_of, reservation_of
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.jobs.submission import request_of
@@ -136,11 +136,7 @@ class Queue:
         known, self._waiting = self._waiting, {}
         for row in rows:
             with self._errors.contained(row.id):
-                job, since, reserved = (
-                    known.get(row.sequence),
-                    row.since.timestamp(),
-                    (row.claim or {}).get("placement"),
-                )
+                job, since, reserved = known.get(row.sequence), row.since.timestamp(), reservation_of(row)
                 # What a returning job waits for depends on the nodes.
                 if job is None or (job.since, job.reserved) != (since, reserved) or preempted(row):
                     job = WaitingJob(

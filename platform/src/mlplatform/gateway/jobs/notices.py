@@ -75,6 +75,11 @@ class Notices(Store):
                 session.execute(update(JobRow).where(*waiting).values(message=message))
 
 
+def reservation_of(job: JobRow) -> Reserve | None:
+    """Return the room that others leave for a job; None if there is none."""
+    return None if job.claim is None else Reserve(job.id, job.claim["placement"], job.claim["deadline"])
+
+
 def notice_of(attempt: AttemptRow) -> Notice | None:
     """Return the notice of an open attempt; None if it was not asked to leave."""
     if attempt.leave_by is None:
