@@ -194,12 +194,6 @@ def test_second_claim_uses_what_the_first_leaves_over() -> None:
     assert reserved(actions) == ["one", "two"]
 
 
-def test_plan_killed_between_preemption_and_claim_continues() -> None:
-    before = view([node("n0")], [job("mine", "a")], [runs("big", "b", {"n0": 8})], [A, B])
-    preempt, reserve = effects(plan(before))
-    assert effects(plan(execute(before, [preempt]))) == [reserve]
-
-
 def test_shares_shrink_in_proportion_to_lost_nodes() -> None:
     nodes = [node("n0", 4), node("n1", 4, alive=False)]
     running = [runs("a0", "a", {"n0": 2}), runs("b0", "b", {"n0": 2})]
@@ -428,14 +422,6 @@ def test_forecast_runs_forward_by_the_limits() -> None:
 
 def test_forecast_is_unknown_without_limits() -> None:
     assert forecast(view([node("n0", 1)], [job("j")], [runs("r")])) == {"j": None}
-
-
-def test_plan_after_its_execution_is_empty() -> None:
-    running = [runs(f"b{n}", "b") for n in range(7)]
-    before = view([node("n0")], [job(f"a{n}", "a") for n in range(3)], running, [A, B])
-    actions = plan(before)
-    assert effects(actions)
-    assert effects(plan(execute(before, actions))) == []
 
 
 @pytest.mark.parametrize("gone", [0, 2])

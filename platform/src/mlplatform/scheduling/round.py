@@ -80,6 +80,12 @@ class Round:
         Between teams, the one is first that has borrowed less, lately and now, per weight; within the shares, and in
         ties, the one whose first waiting job came first. Names never decide. Within a team, overdue jobs are first,
         then the class decides, then the person's use, then the arrival. A job that yields is last.
+
+        On the simulator's generated workloads 101 to 108, and with jobs overdue after a day, the mean completion was
+        2.85 h, and worst rho 0.70. Without the order by what teams have borrowed lately, these were 2.86 h and 0.78,
+        also without that by what they borrow now 2.91 h and 0.87, and without that by persons' use 3.01 h and 0.71. An
+        order by what persons hold now changed nothing, so there is none. Overdue after a day, not three, is worse on
+        Philly's sample 2: 8.06 h and 1.09 instead of 7.42 h and 1.00.
         """
         overdue = self._state.is_overdue(job)
         key = job.team, job.request.sums, overdue, job.reserved and job.reserved.deadline, job.yields_until
@@ -190,8 +196,8 @@ class Round:
     def _promise(self, job: WaitingJob, placement: Placement, deadline: float) -> None:
         """Promise a job its room by a deadline: what is free now others may use as far as enough leaves until then.
 
-        If all that is free in that room waited for the job, the mean completion of the simulator's generated workloads
-        101 to 108 would be 2.93 h instead of 2.90 h.
+        Seven idle GPUs need not wait for an eighth; on the simulator's generated workloads 101 to 108 that hardly
+        matters: mean completion is 2.92 h instead of 2.93 h.
         """
         self.promises[job.id] = placement
         self.shares.add(job)
