@@ -48,7 +48,8 @@ class Round:
         self._state = state
         # What of `now` is beside the reservation, and what will be free once all have left that do.
         self._beside, self._later = self.now, state.own.copy()
-        for job in state.leaving():
+        self._leaving = state.leaving()
+        for job in self._leaving:
             self._later.give(job.placement)
         self._blocked: set[Hashable] = set()
         self._ranks: dict[Hashable, Rank] = {}
@@ -203,11 +204,13 @@ class Round:
         self.shares.add(job)
         self._later.take(placement)
         after = self._state.own.copy()
-        for one in self._state.leaving():
-            if one.notice and one.notice.deadline <= deadline:
+        names = placement.keys()
+        for one in self._leaving:
+            if one.notice and one.notice.deadline <= deadline and not names.isdisjoint(one.placement):
                 after.give(one.placement)
         for promised in self.promises.values():
-            after.take(promised)
+            if not names.isdisjoint(promised):
+                after.take(promised)
         self.free, self.now, self._beside = (
             room.within(after, placement) for room in (self.free, self.now, self._beside)
         )
