@@ -13,7 +13,7 @@ from mlplatform.storage import fence
 from mlplatform.tracking import reported_runs
 from mlplatform.tracking.identity import identity_tags
 from mlplatform.tracking.metrics import FINAL, Point, RunSink
-from mlplatform.tracking.params import new_params
+from mlplatform.tracking.params import MAX_CHARACTERS, new_params
 from mlplatform.tracking.server import uri
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class TrialRuns:
 
         new = new_params(params, run.data.params)
         if new.cut:
-            _log.warning("MLflow stores %d characters of a parameter; cut: %s.", new.limit, ", ".join(new.cut))
+            _log.warning("MLflow stores %d characters of a parameter; cut: %s.", MAX_CHARACTERS, ", ".join(new.cut))
         values = [Param(name, value) for name, value in new.values.items()]
         for start in range(0, len(values), _PARAMS):
             self._client.log_batch(run.info.run_id, params=values[start : start + _PARAMS])
