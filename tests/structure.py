@@ -45,13 +45,13 @@ class Budget(NamedTuple):
 
 
 BUDGETS = [
-    Budget("lines of Python below platform/src", 41_000, 40_000),
-    Budget("lines of mlplatform.compat", 1_810, 1_700),
-    Budget("lines of tests and their data", 54_950, 53_000),
+    Budget("lines of Python below platform/src", 39_600, 40_000),
+    Budget("lines of mlplatform.compat", 1_700, 1_700),
+    Budget("lines of tests and their data", 52_900, 53_000),
     Budget("settings in .env.example", 70, 72),
     Budget("files in secrets/", 34, 34),
     Budget("verbs of make", 38, 39),
-    Budget("commands of mlplatform", 64, 66),
+    Budget("commands of mlplatform", 63, 66),
 ]
 """To raise a bound is a decision that CHANGELOG.md names."""
 
