@@ -20,8 +20,7 @@ from mlplatform.gateway.usage.ledger import Sample, Samples
 from mlplatform.scheduling.preemption import is_overtime
 from mlplatform.scheduling.queue import Placement, RunningJob, Team
 from mlplatform.scheduling.resources import Node, format_amount
-from mlplatform.scheduling.room import EPSILON
-from mlplatform.scheduling.shares import Shares
+from mlplatform.scheduling.shares import EPSILON, Shares
 
 PAUSE_SECONDS = 15.0
 """Ray lists which process holds what every 15 s."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -11,7 +12,7 @@ from sqlalchemy.orm import Session
 from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import Leaving, State
-from mlplatform.scheduling.queue import Preempt, Reserve
+from mlplatform.scheduling.queue import Claim, Preempt
 
 _BATCH = 1000
 
@@ -51,12 +52,20 @@ class Notices(Store):
         session.execute(update(AttemptRow).where(*is_open).values(idle_since=since))
 
     @transaction
-    def reserve(self, session: Session, action: Reserve) -> None:
-        """Store the room that others leave for a waiting job."""
-        job = _open(session, action.job)
+    def reserve(self, session: Session, claim: Claim) -> None:
+        """Store the claim of a waiting job in place of an earlier one."""
+        job = _open(session, claim.job)
         if job is not None and State(job.state).waits:
-            placement = {node: dict(amounts) for node, amounts in action.placement.items()}
-            job.claim = {"placement": placement, "deadline": action.deadline}
+            job.claim = {
+                "victims": sorted(claim.victims),
+                "deadline": claim.deadline,
+                "placement": {node: dict(amounts) for node, amounts in claim.placement.items()},
+            }
+
+    @transaction
+    def release(self, session: Session, job_id: str) -> None:
+        """Delete the claim of a job."""
+        session.execute(update(JobRow).where(JobRow.id == job_id).values(claim=None))
 
     @transaction
     def explain(self, session: Session, messages: Mapping[str, Collection[int]]) -> None:
@@ -74,9 +83,12 @@ class Notices(Store):
                 session.execute(update(JobRow).where(*waiting).values(message=message))
 
 
-def reservation_of(job: JobRow) -> Reserve | None:
-    """Return the room that others leave for a job; None if there is none."""
-    return None if job.claim is None else Reserve(job.id, job.claim["placement"], job.claim["deadline"])
+def claim_of(job: JobRow) -> Claim | None:
+    """Return the claim of a job; None if it has none."""
+    stored: Mapping[str, Any] | None = job.claim
+    if stored is None:
+        return None
+    return Claim(job.id, frozenset(stored["victims"]), stored["deadline"], stored["placement"])
 
 
 def leaving_of(job: JobRow, attempt: AttemptRow) -> Leaving | None:
