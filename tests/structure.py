@@ -45,7 +45,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = [
-    Budget("lines of Python below platform/src", 39_600, 40_000),
+    Budget("lines of Python below platform/src", 40_000, 40_000),
     Budget("lines of mlplatform.compat", 1_700, 1_700),
     Budget("lines of tests and their data", 52_900, 53_000),
     Budget("settings in .env.example", 70, 72),

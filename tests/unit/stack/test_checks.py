@@ -90,7 +90,7 @@ def test_failed_containers_are_found_and_ended_ones_not(place: Place, monkeypatc
         {"Service": "amd-exporter", "State": "created", "Health": "", "ExitCode": 128},
     ]
     listing = "\n".join(json.dumps({**each, "Name": f"ml-{each['Service']}"}) for each in containers)
-    monkeypatch.setattr(docker, "answer", lambda *command: listing)
+    monkeypatch.setattr(docker, "answer", lambda *command, **options: listing)
     found = list(health.unhealthy(place))
     assert [(each.problem, each.blocks) for each in found] == [
         ("The container ml-mlflow is unhealthy.", True),

@@ -13,7 +13,7 @@ import pytest
 
 from mlplatform.client.jobs import Attempt, Jobs
 from mlplatform.settings.job import Settings
-from mlplatform.storage.checkpoints import KEPT_BY, remove_unkept, restore_nan, training_runs
+from mlplatform.storage.checkpoints import KEPT_BY, count_reports, remove_unkept, restore_nan, training_runs
 
 
 def kept(number: int, accuracy: float) -> dict[str, object]:
@@ -69,6 +69,39 @@ def test_partial_checkpoints_of_lost_worker_are_removed(job: Path) -> None:
 
 def test_nothing_is_removed_before_first_checkpoint(tmp_path: Path) -> None:
     assert remove_unkept(str(tmp_path / "fit")) == []
+
+
+def counted(folder: Path, counts: dict[int, int | None], indices: list[int]) -> None:
+    """Write checkpoints by number, with report counts in their metadata and Ray's report indices."""
+    folder.mkdir()
+    for number, count in counts.items():
+        (folder / f"checkpoint_{number}").mkdir()
+        (folder / f"checkpoint_{number}" / ".metadata.json").write_text(json.dumps({"count": count} if count else {}))
+    results = [kept(number, 0.5) for number in counts]
+    snapshot = {"checkpoint_results": results, "checkpoint_report_indices": indices}
+    snapshot["latest_checkpoint_result"] = kept(max(counts), 0.5)
+    (folder / "checkpoint_manager_snapshot.json").write_text(json.dumps(snapshot))
+
+
+@pytest.mark.parametrize(
+    ("counts", "indices", "reports"),
+    [
+        ({3: 9, 2: 6}, [8, 5], 9),
+        # The controller was lost before it stored the count with the latest checkpoint.
+        ({3: None, 2: 6}, [8, 5], 9),
+        ({1: 3, 3: None, 2: 6}, [2, 8, 5], 9),
+        ({3: None}, [8], 9),
+    ],
+)
+def test_reports_are_counted_without_count_in_latest_checkpoint(
+    tmp_path: Path, counts: dict[int, int | None], indices: list[int], reports: int
+) -> None:
+    counted(tmp_path / "fit", counts, indices)
+    assert count_reports(str(tmp_path / "fit"), "count") == reports
+
+
+def test_report_count_is_zero_without_checkpoint(tmp_path: Path) -> None:
+    assert count_reports(str(tmp_path / "fit"), "count") == 0
 
 
 @pytest.mark.parametrize(("metric", "place"), [("acc", ["acc"]), ("val/acc", ["val", "acc"])])

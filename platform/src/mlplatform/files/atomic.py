@@ -131,7 +131,8 @@ def alone(destination: Path, note: str = "") -> Iterator[None]:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if note:
-                    print(note, file=sys.stderr, flush=True)
+                    with suppress(OSError):  # a closed stream
+                        print(note, file=sys.stderr, flush=True)
                 fcntl.flock(folder, fcntl.LOCK_EX)
         yield
     finally:

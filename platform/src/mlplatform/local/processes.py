@@ -117,8 +117,10 @@ def members(instance_id: str, leaders: Collection[Process]) -> list[psutil.Proce
 
 def members_without(instance_id: str, others: Collection[Process]) -> list[psutil.Process]:
     """Return the members of an instance that belong to none of these leaders' sessions."""
+    found = members(instance_id, ())
+    # After that: the others may have started processes while these were listed.
     kept = {process.pid for other in others for process in in_session(other)}
-    return [process for process in members(instance_id, ()) if process.pid not in kept]
+    return [process for process in found if process.pid not in kept]
 
 
 def in_session(leader: Process) -> list[psutil.Process]:

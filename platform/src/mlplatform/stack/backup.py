@@ -132,8 +132,10 @@ def _adopt(root: Path, handover: Path) -> Iterator[str]:
     folder = handover / "secrets"
     for name in FILES.keys() - _OF_THE_VOLUMES:
         if (folder / name).is_file():
-            mode = 0o644 if name in TO_FILL_IN else 0o444
-            atomic.write(root / "secrets" / name, (folder / name).read_text(), mode)
+            with atomic.new_file(root / "secrets" / name) as draft:
+                draft.touch(mode=0o600)
+                draft.write_bytes((folder / name).read_bytes())  # an operator's file may have any encoding
+                draft.chmod(0o644 if name in TO_FILL_IN else 0o444)
     if folder.is_dir():
         yield "adopted the secrets of the backup, except those of this host's volumes"
     else:

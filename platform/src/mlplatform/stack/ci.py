@@ -23,8 +23,8 @@ from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.environment import in_the_way, shell_environment
 from mlplatform.settings.stack import LOOPBACK, StackSettings
+from mlplatform.stack import checkout, doctor, networks, sizing
 from mlplatform.stack import compose as stack_compose
-from mlplatform.stack import doctor, networks, sizing
 from mlplatform.stack import env as stack_env
 from mlplatform.stack.docker import compose
 from mlplatform.stack.host import Host, this_host
@@ -64,7 +64,7 @@ def run(root: Path, job: job_file.Submission, check: str, logs: Path) -> int:
         # As an exception does, also where the shell ignores Ctrl-C.
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     note = f"Another `make ci` uses {root}; this one starts when that has ended."
-    with atomic.alone(root / FOLDER, note), _stack(root, logs) as stack:
+    with atomic.alone(checkout.state_folder(root) / "ci" / FOLDER, note), _stack(root, logs) as stack:
         with Jobs(stack_env.client_settings(stack)) as client:
             done = _run_job(client, job, logs)
         if done.status != "SUCCEEDED":

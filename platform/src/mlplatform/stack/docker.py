@@ -36,10 +36,10 @@ def output(*command: str, **options: Any) -> str:
     return done.stdout or ""
 
 
-def answer(*command: str) -> str:
+def answer(*command: str, timeout_s: float | None = None) -> str:
     """Return what a command prints, without the spaces around it; empty if it fails or is not installed."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s).stdout.strip()
     except FileNotFoundError:
         return ""
 
@@ -53,9 +53,9 @@ def running(root: Path) -> set[str]:
     return set(output(*compose(root, "--profile", "*", "ps", "--services")).split())
 
 
-def failed(root: Path) -> Iterator[tuple[str, str, str]]:
+def failed(root: Path, timeout_s: float | None = None) -> Iterator[tuple[str, str, str]]:
     """Yield service, name and state of each container of the stack that failed, restarts or is unhealthy."""
-    listing = answer(*compose(root, "--profile", "*", "ps", "--all", "--format", "json"))
+    listing = answer(*compose(root, "--profile", "*", "ps", "--all", "--format", "json"), timeout_s=timeout_s)
     for container in map(json.loads, listing.splitlines()):
         state, code = container["State"], container["ExitCode"]
         if container.get("Health") == "unhealthy":

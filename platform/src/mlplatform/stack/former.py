@@ -30,8 +30,8 @@ _KEPT = "mlplatform-former"
 _GENERATED = "compose/*.generated.yaml"
 """Files that `make env` writes for each version."""
 
-_COUNTED = (("gateway", "jobs"), ("mlflow", "runs"), ("mlflow", "model_versions"))
-"""Database and table of what an upgrade must not lose."""
+_COUNTED = (("gateway", "jobs"), ("mlflow", "runs"))
+"""Database and table of what an upgrade must not lose; rows of neither are deleted in the first hour of a start."""
 
 _COUNTS = "counts.json"
 
@@ -132,7 +132,7 @@ class Former:
         return self._dump.exists()
 
     def dump(self) -> None:
-        """Save each database, and the number of jobs, runs and models; nothing writes meanwhile."""
+        """Save each database, and the number of jobs and runs; nothing writes meanwhile."""
         with atomic.new_folder(self._dump) as draft:
             for name in self._databases():
                 with (draft / f"{name}.dump").open("wb") as file:
@@ -141,7 +141,7 @@ class Former:
             os.sync()
 
     def check(self) -> None:
-        """Compare the numbers of jobs, runs and models with those that were saved.
+        """Compare the numbers of jobs and runs with those that were saved.
 
         Raises:
             HostError: some are missing.

@@ -103,7 +103,8 @@ def _forwards(root: Path, former: Former, report: Callable[[str], None]) -> None
     if subprocess.run(["make", "--no-print-directory", "build"], cwd=root, check=False).returncode:
         raise HostError("`make build` failed, see above")
     images.pull_missing(root, former.facts["only"])
-    if not former.has_dump:
+    is_saved_now = not former.has_dump
+    if is_saved_now:
         doctor.check_host(root, former.facts["only"])
         report("stopping the services and saving the databases ...")
         # The stores run on, and nothing else writes to them then. Jobs continue after the start, as after any.
@@ -113,7 +114,9 @@ def _forwards(root: Path, former: Former, report: Callable[[str], None]) -> None
         former.dump()
     report("starting the new version ...")
     stack_compose.up(root, former.facts["only"])
-    former.check()
+    # After an interruption, people may have deleted something meanwhile: the new version may run for hours by then.
+    if is_saved_now:
+        former.check()
 
 
 def _backwards(root: Path, former: Former, report: Callable[[str], None]) -> None:

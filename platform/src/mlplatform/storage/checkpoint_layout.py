@@ -19,6 +19,9 @@ LATEST = "latest_checkpoint_result"
 RESULTS = "checkpoint_results"
 """Key of the snapshot: the kept checkpoints; sorted by the metric, if there is one, the best last."""
 
+INDICES = "checkpoint_report_indices"
+"""Key of the snapshot: the number of the report that came with each of `RESULTS`, from 0."""
+
 PENDING = "pending_training_results"
 """Key of the snapshot: results whose validation is not finished."""
 

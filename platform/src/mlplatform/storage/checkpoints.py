@@ -96,6 +96,33 @@ def remove_unkept(uri: str) -> list[str]:
     return unkept
 
 
+def count_reports(uri: str, key: str) -> int:
+    """Count the reports of a training run up to its latest checkpoint.
+
+    Each checkpoint's metadata holds the count, unless the controller was lost just after Ray Train had listed the
+    checkpoint. In that case the result is the count of the newest checkpoint that has one, plus the reports that Ray
+    has counted since. Ray counts a replayed report again, so the count may be too high, which skips steps, but never
+    too low, which would lose reports.
+
+    Args:
+        uri: address of the training run's folder.
+        key: key of the metadata.
+    """
+    files, folder = filesystem.filesystem(uri)
+    snapshot = _json(files, f"{folder}/{layout.SNAPSHOT}")
+    latest = snapshot.get(layout.LATEST)
+    if not latest:
+        return 0
+    names = [kept[layout.FOLDER] for kept in snapshot[layout.RESULTS]]
+    indices = dict(zip(names, snapshot[layout.INDICES], strict=True))
+    last = int(indices[latest[layout.FOLDER]])
+    for name in sorted(names, key=indices.__getitem__, reverse=True):
+        counted = _json(files, f"{folder}/{name}/{layout.METADATA}").get(key)
+        if counted is not None:
+            return int(counted) + last - int(indices[name])
+    return last + 1
+
+
 def restore_nan(uri: str, metric: str) -> None:
     """Replace null with NaN in the scores of a training run whose checkpoints are kept by a metric.
 

@@ -26,7 +26,7 @@ from mlplatform.contract import REPORT
 from mlplatform.settings.environment import set_environment
 from mlplatform.settings.job import settings
 from mlplatform.storage import filesystem
-from mlplatform.storage.checkpoints import KEPT_BY, remove_unkept
+from mlplatform.storage.checkpoints import KEPT_BY, count_reports, remove_unkept
 from mlplatform.tracking.metrics import Point, stamped
 from mlplatform.training import leaving
 from mlplatform.training.history import FIELDS
@@ -107,7 +107,7 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
         set_environment(self._account)
         if self._count_at_checkpoint is None:
             kept = _guarded(lambda: _metadata_of_latest_checkpoint(self._uri)) or {}
-            self._count_at_checkpoint = kept.get(_COUNT, 0)
+            self._count_at_checkpoint = kept.get(_COUNT) or _guarded(lambda: count_reports(self._uri, _COUNT)) or 0
             _guarded(lambda: self._send_again(kept.get(_UNSENT, {})))
         _guarded(lambda: remove_unkept(self._uri), "A lost worker's files were not removed from storage")
         self._count = self._restored_at = self._count_at_checkpoint

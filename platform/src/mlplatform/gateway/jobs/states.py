@@ -168,7 +168,7 @@ def after_notice(verdict: Verdict, leaving: Leaving | None) -> Verdict:
         verdict: without regard to the request.
         leaving: the request; None if there was none.
     """
-    if leaving is None or verdict.outcome not in (Outcome.STOPPED, Outcome.FAILED):
+    if leaving is None or verdict.refused or verdict.outcome not in (Outcome.STOPPED, Outcome.FAILED):
         return verdict
     outcome = Outcome.FAILED if leaving.fails or leaving.limit_s is not None else Outcome.PREEMPTED
     return Verdict(outcome, leaving.why, verdict.exit_code, verdict.error_type, leaving.limit_s)

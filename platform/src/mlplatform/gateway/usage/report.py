@@ -7,7 +7,21 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Float, Label, Row, Select, and_, case, cast, func, literal_column, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Float,
+    Label,
+    Numeric,
+    Row,
+    Select,
+    and_,
+    case,
+    cast,
+    func,
+    literal_column,
+    or_,
+    select,
+)
 from sqlalchemy.orm import Session
 
 from mlplatform.gateway.database.engine import Store, transaction
@@ -113,7 +127,8 @@ def _window(by: By, since: int, until: int) -> Select[Any]:
             func.sum(case((UsageRow.ended.is_(None), 1), else_=0)).label("running"),
             *_seconds(gpus, cpus),
             _sum(UsageRow.borrowed_gpu * part).label("borrowed_gpu_seconds"),
-            func.sum(UsageRow.used_gpu_s * part).label("used_gpu_seconds"),
+            # To milliseconds, which a sum of floating-point numbers is not; Postgres rounds decimal numbers only.
+            cast(func.round(cast(func.sum(UsageRow.used_gpu_s * part), Numeric), 3), Float).label("used_gpu_seconds"),
         )
         .where(UsageRow.began < until, or_(UsageRow.ended.is_(None), UsageRow.ended > since))
         .group_by(names[0].element)

@@ -85,6 +85,7 @@ def add_grafana(writer: Writer, volume: Path) -> None:
     # One name, so that the next backup replaces the copy of one that was killed.
     copy = Path(tempfile.gettempdir(), GRAFANA)
     copy.unlink(missing_ok=True)
+    copy.touch(mode=0o600)
     with (
         closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as source,
         closing(sqlite3.connect(copy)) as target,

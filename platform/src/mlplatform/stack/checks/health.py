@@ -12,7 +12,7 @@ from mlplatform.stack.services import GPU_EXPORTERS
 
 def unhealthy(place: Place) -> Iterator[Finding]:
     """Yield each container that failed, restarts again and again, or is unhealthy; none if no stack runs here."""
-    for service, name, state in docker.failed(place.root):
+    for service, name, state in docker.failed(place.root, timeout_s=60):
         optional = service in GPU_EXPORTERS.values()
         yield Finding(
             f"The container {name} {state}.",
