@@ -47,6 +47,8 @@ def numbers(stack: Stack) -> Iterator[str]:
 @pytest.fixture
 def promotions(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[dict[str, str]]]]:
     """A webhook receiver in the notebook's container; returns the promotions that it has received so far."""
+    # Its thread would change the environment while `Stack` reads it.
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     from mlflow import MlflowClient
 
     account = zip(("USERNAME", "PASSWORD"), read_mlflow_account(stack.root / "secrets/mlflow_admin"), strict=True)
