@@ -35,9 +35,9 @@ def register(model_uri: str, name: str) -> ModelVersion:
     Raises:
         RegistryError: there is no such model, or the name is not valid.
     """
-    registry = client()
     import mlflow
 
+    registry = client()
     with registry_errors(f"Model {model_uri} cannot be registered as {name!r}"):
         source = lineage.source_of(registry, model_uri)
         location = lineage.location_of(registry, source)
@@ -87,9 +87,9 @@ def promote(
 
 def models() -> list[tuple[str, str, dict[str, str]]]:
     """Return every registered model: name, latest version, and the version that each alias points at."""
+    registry = client()
     import mlflow
 
-    registry = client()
     with registry_errors("The registered models cannot be listed"):
         return [
             (model.name, _latest(registry, model.name), {alias: str(number) for alias, number in model.aliases.items()})
