@@ -47,9 +47,10 @@ def worker_without_driver(stack: Stack, job_id: str) -> str:
 
 
 def crash(stack: Stack, service: str) -> None:
-    """Send SIGKILL from the host, so that the restart policy applies."""
-    pid = int(run("docker", "inspect", "--format", "{{.State.Pid}}", stack.container(service)).stdout)
-    os.kill(pid, signal.SIGKILL)
+    """Send SIGKILL from the host, so that the restart policy applies, once the container runs."""
+    command = ("docker", "inspect", "--format", "{{.State.Pid}}", stack.container(service))
+    # 0 while it does not run; for `kill`, that is the group of this process.
+    os.kill(wait_for(lambda: int(run(*command).stdout), f"{service} to run"), signal.SIGKILL)
 
 
 def crash_until_healthy(stack: Stack, service: str) -> None:
