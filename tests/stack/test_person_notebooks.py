@@ -165,11 +165,12 @@ def test_idle_kernel_ends_while_terminal_stays(stack: Stack, labs: dict[str, Lab
         wait_for(bob.awake, "JupyterLab of Bob", 120)
         bob.asks("/api/kernels", "POST").raise_for_status()
         bob.asks("/api/terminals", "POST").raise_for_status()
-        top = ("docker", "top", stack.container(bob.service))
-        wait_for(lambda: "ipykernel" in run(*top).stdout, "the kernel")
+        # `docker top` cuts lines at the width that it takes from Docker's environment.
+        look = ("pgrep", "--full", "ipykernel")
+        wait_for(lambda: bob.types(*look), "the kernel")
         # Polls as those of a page that was left open do not keep it; Jupyter looks once per minute.
         wait_for(lambda: bob.asks("/api/kernels").json() == [], "the end of an idle kernel", IDLE_S + 90)
-        wait_for(lambda: "ipykernel" not in run(*top).stdout, "the end of its process")
+        wait_for(lambda: not bob.types(*look), "the end of its process")
         assert bob.asks("/api/terminals").json(), "a terminal ended with what may run in it"
     finally:
         stack.set_env(NOTEBOOK_IDLE_SECONDS="7200")
