@@ -79,7 +79,7 @@ smoke:  ## Train the main job on the running stack, submitted from the notebook 
 notebook: .venv/cli  ## Make a notebook for one person, with files, token and network of its own (PERSON=alice; REMOVE=1 keeps its files)
 	@$(CLI) stack notebook "$(or $(PERSON),$(error Set PERSON= to a name of `mlplatform people list`))" $(if $(REMOVE),--remove)
 
-ci: .venv/cli  ## Run a job on a small stack of its own, then a check (JOB="folder -- command" CHECK="command"; jobs/CI.md)
+ci: .venv/cli  ## Run a job on a small stack of its own, then a check (JOB="folder -- command" CHECK="command"; docs/operating.md)
 	@$(if $(JOB),,$(error Set JOB="folder -- command"))$(CLI) stack ci "$$JOB" $(if $(CHECK),"$$CHECK") --logs "$(or $(LOGS),ci-logs)"
 
 host-token: build  ## Write the file with which another machine joins (NAME=its name, ADDRESS=this host's, as it reaches it)

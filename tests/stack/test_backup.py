@@ -73,7 +73,7 @@ def moved(stack: Stack, tmp_path: Path) -> Iterator[Stack]:
 
 
 def share_password(stack: Stack, moved: Stack) -> None:
-    """Copy the password of the backups, as the README asks for."""
+    """Copy the password of the backups, as docs/operating.md asks for."""
     password = moved.root / "secrets" / "backup_password"
     password.chmod(0o600)
     password.write_text(stack.secret("backup_password"))

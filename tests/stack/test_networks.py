@@ -1,4 +1,4 @@
-"""Networks: a job reaches the services that SECURITY.md lists, and no others."""
+"""Networks: a job reaches the services that docs/security.md lists, and no others."""
 
 from __future__ import annotations
 

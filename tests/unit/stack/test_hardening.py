@@ -12,7 +12,7 @@ from mlplatform.services.ownership import OWNERS
 from mlplatform.stack.services import STORE
 
 ROOT = {"ownership", "food11-data", "hub", "link", "copier", "backup", "backup-timer", "restore"}
-"""Documented in SECURITY.md: each has one to three capabilities, and none runs code of users."""
+"""Documented in docs/security.md: each has one to three capabilities, and none runs code of users."""
 
 GPU_EXPORTERS = {"dcgm-exporter", "amd-exporter"}
 """They run as their images define: as root, and with files of their own. No test can start them without GPUs."""

@@ -129,7 +129,7 @@ def check_roles(settings: StorageSettings) -> None:
             except ClientError as error:
                 raise SettingsError(
                     f"{settings.endpoint} refuses the account in secrets/s3_{role} for the bucket {bucket} "
-                    f"({error.response['Error'].get('Code')}): SECURITY.md lists the rights of each role."
+                    f"({error.response['Error'].get('Code')}): docs/operating.md lists the rights of each role."
                 ) from error
 
 

@@ -46,9 +46,8 @@ def test_pip_installs_the_command_line_without_token(started: StartedGateway, wh
         assert "Requires-Dist: httpx" in wheel.read(metadata).decode()
 
 
-@pytest.mark.parametrize("document", ["README.md", "compose/OPERATING.md"])
-def test_documents_name_the_wheel_of_this_version(document: str) -> None:
-    assert f"/platform/wheel/{WHEEL}" in (PACKAGE.parent / document).read_text()
+def test_documents_name_the_wheel_of_this_version() -> None:
+    assert f"/platform/wheel/{WHEEL}" in (PACKAGE.parent / "docs/people.md").read_text()
 
 
 def test_only_wheels_are_served(started: StartedGateway, tmp_path: Path) -> None:
