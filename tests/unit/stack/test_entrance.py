@@ -112,7 +112,8 @@ def test_each_page_has_name_of_its_own_for_its_cookies(tmp_path: Path) -> None:
 )
 def test_panels_in_ray_dashboard_use_published_port(variables: dict[str, str]) -> None:
     def resolved(text: str) -> str:
-        return re.sub(r"\$\{(\w+):-([^}]*)\}", lambda found: variables.get(found[1], found[2]), text)
+        values = {**StackSettings.defaults(), **variables}
+        return re.sub(r"\$\{(\w+)(?::-([^}]*))?\}", lambda found: values.get(found[1], found[2]), text)
 
     services = {
         name: yaml.safe_load((CHECKOUT / f"compose/{file}.yaml").read_text())["services"][name]

@@ -114,7 +114,7 @@ def _stop_all_but_storage(root: Path) -> None:
     everything = compose(root, "--profile", "*")
     if others := sorted(set(output(*everything, "ps", "--all", "--services").split()) - set(services.STORES)):
         output(*everything, "rm", "--stop", "--force", *others)
-    prefix = StackSettings.load(root / ".env").prefix
+    prefix = StackSettings.load(root / ".env").stack_prefix
     of_ray = re.compile(re.escape(f"{prefix}mlplatform_ray-") + "[a-z0-9-]+")
     if volumes := [name for name in output("docker", "volume", "ls", "--quiet").split() if of_ray.fullmatch(name)]:
         output("docker", "volume", "rm", "--force", *volumes)
@@ -124,7 +124,7 @@ def _adopt(root: Path, handover: Path) -> Iterator[str]:
     """Adopt the settings and secrets of a backup that do not belong to its host; yield a line per change."""
     saved = handover / "settings" / "env"
     before = (root / ".env").read_text()
-    after = merged(before, saved.read_text() if saved.is_file() else "")
+    after = env_file.filled(merged(before, saved.read_text() if saved.is_file() else ""))
     if after != before:
         atomic.write(root / ".env", after)
     yield from (f"adopted {line}" for line in sorted(set(after.splitlines()) - set(before.splitlines())))
