@@ -73,8 +73,18 @@ def test_each_setting_is_used() -> None:
     assert {name for name in unused if f".{name.lower()}" not in code} == set()
 
 
+def test_compose_files_leave_defaults_to_fields() -> None:
+    ours = StackSettings.defaults()
+    texts = {path.name: path.read_text() for path in compose_files()}
+    again = {
+        name: {found for found, default in DEFAULT.findall(text) if default == ours.get(found)}
+        for name, text in texts.items()
+    }
+    assert {name: found for name, found in again.items() if found} == {}
+
+
 def test_example_is_written_from_fields(tmp_path: Path) -> None:
-    program, file = (sys.executable, "-m", "mlplatform.settings.example"), tmp_path / ".env.example"
+    program, file = (sys.executable, CHECKOUT / "platform/env_example.py"), tmp_path / ".env.example"
     shutil.copy(CHECKOUT / ".env.example", file)
     assert subprocess.run([*program, file, "--check"], check=False).returncode == 0, "run `make format`"
     file.write_text(file.read_text().replace("GRACE_SECONDS=120", "GRACE_SECONDS=60"))

@@ -41,7 +41,7 @@ def entrance_of(*files: str) -> dict[str, Any]:
     """The entrance's service as Compose merges it from files, its ports as numbers inside by setting."""
     parts = [yaml.safe_load((CHECKOUT / "compose" / file).read_text())["services"].get("proxy", {}) for file in files]
     ports = [port for part in parts for port in part.get("ports", [])]
-    assert all(port.startswith("${BIND_ADDRESS:-") for port in ports)
+    assert all(port.startswith("${BIND_ADDRESS}:") for port in ports)
     return {**parts[0], "ports": {re.findall(r"[A-Z0-9_]*_PORT", port)[0]: port.rsplit(":", 1)[1] for port in ports}}
 
 

@@ -14,5 +14,5 @@ def test_lines_of_a_service_are_unchanged() -> None:
 def test_empty_setting_gets_its_default() -> None:
     text = "# mine\nRAY_PORT=\nMLFLOW_PORT=8001\nS3_PORT=''\nDOMAIN=\nCOMPOSE_PROFILES=\nUNKNOWN=\n"
     expected = text.replace("RAY_PORT=", "RAY_PORT=8265").replace("S3_PORT=''", "S3_PORT=9000")
-    assert env_file.filled(text) == expected
-    assert env_file.filled(expected) == expected
+    assert env_file.changed(text, env_file.defaults_of_empty(text)) == expected
+    assert env_file.defaults_of_empty(expected) == {}

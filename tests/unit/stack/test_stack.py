@@ -54,6 +54,27 @@ def test_outdated_version_in_env_is_replaced(root: Path) -> None:
     assert (root / ".env").read_text() == text
 
 
+def test_empty_setting_in_env_gets_its_default(root: Path) -> None:
+    stack_env.write_env(root, HOST)
+    with (root / ".env").open("a") as env:
+        env.write("RAY_PORT=\nDOMAIN=\n")
+    assert stack_env.write_env(root, HOST) == ["RAY_PORT=8265 into .env, where it was empty"]
+    assert "\nRAY_PORT=\n" not in (root / ".env").read_text()
+
+
+def test_start_passes_gateway_lines_that_it_reads(root: Path, program: Callable[[str, str], Path]) -> None:
+    stack_env.write_env(root, HOST)
+    with (root / ".env").open("a") as env:
+        env.write("GRACE_SECONDS='30'\nAWS_ACCESS_KEY_ID=foreign\n")
+    program("docker", """case "$*" in *" config --format json") echo '{"services": {}}' ;; esac""")
+    compose.up(root)
+    passed = (root / ".stack/gateway.env").read_text()
+    assert "\nGRACE_SECONDS=120\n" in passed
+    assert passed.endswith("GRACE_SECONDS='30'\n")
+    assert "WORKER_MEMORY" not in passed
+    assert "foreign" not in passed
+
+
 def test_only_missing_or_empty_secrets_are_regenerated(root: Path) -> None:
     stack_env.write_env(root, HOST)
     kept = (root / "secrets/ray_token").read_text()
@@ -226,7 +247,7 @@ def test_network_of_another_stack_is_reported(root: Path) -> None:
 @pytest.mark.parametrize("page", services.PAGES, ids=lambda page: page.setting)
 def test_page_is_published_by_its_service_on_loopback(page: services.Page) -> None:
     found = services_of("*.yaml")[page.service]
-    assert any(port.startswith(f"127.0.0.1:${{{page.setting}:-") for port in found["ports"])
+    assert any(port.startswith(f"127.0.0.1:${{{page.setting}}}:") for port in found["ports"])
     assert len(found["ports"]) == len([other for other in services.PAGES if other.service == page.service])
 
 

@@ -24,7 +24,7 @@ class Services(Section):
     it. `export MLPLATFORM_USER=name` in a terminal names somebody else there."""
 
     prometheus_retention: str = of_stack("15d")
-    """How long Prometheus keeps its measurements."""
+    """Time for which Prometheus keeps its measurements, as 15d or 36h."""
 
     disk_needed_gb: int = of_host(20, ge=0)
     """Free space that `make up` requires on Docker's disk, in GB; the images take 12."""
@@ -79,7 +79,7 @@ class Backups(Section):
     """Backups."""
 
     backup_to: str = of_host("", pattern=r"^([^-].*)?$")
-    """Where backups are made while the stack runs: a folder, better on another disk, rest:https://server/, or
+    """Target of backups that are made while the stack runs: a folder, better on another disk, rest:https://server/, or
     s3:https://server/bucket with its account in secrets/backup_s3. Empty: only `make backup` makes some; to end the
     timer, run `make down up`."""
 

@@ -124,7 +124,8 @@ def _adopt(root: Path, handover: Path) -> Iterator[str]:
     """Adopt the settings and secrets of a backup that do not belong to its host; yield a line per change."""
     saved = handover / "settings" / "env"
     before = (root / ".env").read_text()
-    after = env_file.filled(merged(before, saved.read_text() if saved.is_file() else ""))
+    after = merged(before, saved.read_text() if saved.is_file() else "")
+    after = env_file.changed(after, env_file.defaults_of_empty(after))
     if after != before:
         atomic.write(root / ".env", after)
     yield from (f"adopted {line}" for line in sorted(set(after.splitlines()) - set(before.splitlines())))

@@ -94,11 +94,9 @@ def _write_version(file: Path, version: str) -> list[str]:
 
 def _fill(file: Path) -> list[str]:
     """Write the defaults of settings that are empty."""
-    before = file.read_text()
-    after = env_file.filled(before)
-    if after != before:
-        atomic.write(file, after)
-    return [f"{line} into .env, where it was empty" for line in after.splitlines() if line not in before.splitlines()]
+    empty = env_file.defaults_of_empty(file.read_text())
+    env_file.change(file, empty)
+    return [f"{name}={value} into .env, where it was empty" for name, value in empty.items()]
 
 
 def _divide(file: Path, host: Host, count: int) -> list[str]:

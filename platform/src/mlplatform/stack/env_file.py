@@ -19,10 +19,10 @@ def lines_of(text: str, names: Container[str]) -> str:
     return "".join(line.original.string for line in parse_stream(StringIO(text)) if line.key in names)
 
 
-def filled(text: str) -> str:
-    """Return the text with the default of each setting that is empty, which Compose would take as it is."""
+def defaults_of_empty(text: str) -> dict[str, str]:
+    """Return the defaults of settings that are empty, which Compose would take as they are."""
     values = dotenv_values(stream=StringIO(text), interpolate=False)
-    return changed(text, {name: value for name, value in StackSettings.defaults().items() if values.get(name) == ""})
+    return {name: value for name, value in StackSettings.defaults().items() if values.get(name) == ""}
 
 
 def changed(text: str, values: Mapping[str, str]) -> str:

@@ -1,6 +1,6 @@
 """Text of `.env.example`, which `make format` writes from the fields of the settings, and `make style` compares.
 
-python -m mlplatform.settings.example FILE [--check]
+python platform/env_example.py FILE [--check]
 """
 
 from __future__ import annotations
