@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from mlplatform.settings.load import EnvironmentSettings
 from mlplatform.settings.setting import Section, of_host, of_stack
 from mlplatform.settings.storage import ObjectStore
 
@@ -122,6 +123,10 @@ class Ports(Section):
     notebook_port: int = of_host(8888, ge=1, le=65535)
     grafana_port: int = of_host(3000, ge=1, le=65535)
     prometheus_port: int = of_host(9090, ge=1, le=65535)
+
+
+class BackupSettings(Backups, EnvironmentSettings):
+    """Settings of the services `backup` and `backup-timer`."""
 
 
 class OfGateway(Ports, Space, ObjectStore, Backups, Messages, Jobs):

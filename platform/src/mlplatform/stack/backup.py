@@ -32,8 +32,7 @@ def backup(root: Path, target: str, *, with_secrets: bool = False) -> None:
     Raises:
         StorageError: it could not be saved; the container has printed the reason.
     """
-    settings = StackSettings.load(root / ".env")
-    keep = (settings.backup_keep_daily, settings.backup_keep_weekly, settings.backup_keep_monthly)
+    StackSettings.load(root / ".env")  # names what is invalid before a container starts
     command = compose(root, "run", "--rm", "--no-TTY")
     if with_secrets:
         command += ["--volume", f"{root / 'secrets'}:/backup/secrets:ro"]
@@ -41,7 +40,7 @@ def backup(root: Path, target: str, *, with_secrets: bool = False) -> None:
         folder = Path(target).expanduser().absolute()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         command += ["--volume", f"{folder}:{FOLDER}"]
-    command += ["backup", "save", target, *map(str, keep)]
+    command += ["backup", "save", target]
     if subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode:
         raise StorageError(f"No backup was made at {target}: the reason is above.")
 
