@@ -49,12 +49,16 @@ class Hardware(Section):
     one."""
 
     worker_memory: Size = of_host("8g")
-    """Memory limit of each worker; its shared memory, which data loaders use and which counts towards the limit; bytes
-    of Ray's object store on it, a part of the shared memory. Memory limit of Ray's head."""
+    """Memory limit of each worker."""
 
     worker_shm: Size = of_host("4g")
+    """Shared memory of each worker, which data loaders use and which counts towards the limit."""
+
     worker_object_store: Size = of_host(10**9)
+    """Bytes of Ray's object store on each worker, a part of the shared memory."""
+
     ray_head_memory: Size = of_host("4g")
+    """Memory limit of Ray's head."""
 
     warm_start: Literal["0", "1"] = of_stack("1")
     """Fork the processes of jobs from one that has imported torch, Lightning, MLflow and Ray, which takes 1 GB on each
@@ -69,9 +73,10 @@ class Hardware(Section):
     not declare them: with 7 on a host with eight, set WORKER_GPUS=7."""
 
     notebook_shm: Size = of_host("2g")
-    """Shared memory of the notebook, which counts towards its memory limit."""
+    """Shared memory of the notebook, which counts towards its limit."""
 
     notebook_memory: Size = of_host("8g")
+    """Memory limit of the notebook."""
 
     notebook_layout: Literal["shared", "generated"] = of_host("shared")
     """shared: one notebook for everybody. generated: one per person, in a file that `make notebook PERSON=name` writes;

@@ -65,15 +65,20 @@ class Messages(Section):
     webhook_private_addresses: Literal["true", "false"] = of_stack("false")
 
     mail_server: str = of_stack("", pattern=r"^(.+:\d+)?$")
-    """People have messages about their jobs sent by mail (`mlplatform notify alice@example.org`): mail server with its
-    port ("smtp.example.org:587"), sender, and an account whose password is in secrets/mail_password, if the server asks
-    for one. MAIL_TLS=off sends over plain connections too. Domains to which mails are sent, comma-separated; empty:
-    that of MAIL_SENDER only. Alerts are configured in secrets/alertmanager.yml."""
+    """Mail server with its port ("smtp.example.org:587"), for messages that people have sent about their jobs
+    (`mlplatform notify alice@example.org`); empty for none. Alerts are configured in secrets/alertmanager.yml."""
 
     mail_sender: str = of_stack("")
+    """Sender of these mails, and an account at the server, whose password is in secrets/mail_password, if it asks for
+    one."""
+
     mail_user: str = of_stack("")
+
     mail_tls: Literal["required", "off"] = of_stack("required")
+    """required, or off to send over plain connections too."""
+
     mail_domains: str = of_stack("")
+    """Domains to which mails are sent, comma-separated; empty: that of MAIL_SENDER only."""
 
 
 class Backups(Section):
@@ -103,11 +108,12 @@ class Space(Section):
     jobs continue. New jobs are accepted again once there is room."""
 
     checkpoints_keep_days: float | None = of_stack(None, gt=0)
-    """Opt-in: days after the end of a job for which its checkpoints are kept, and days after the deletion of a run in
-    MLflow for which it and its artifacts are kept; empty: forever. Files of registered models, and their runs, are
-    always kept. `make prune` lists what would be removed now."""
+    """Opt-in: days after the end of a job for which its checkpoints are kept; empty: forever. `make prune` lists what
+    would be removed now."""
 
     runs_keep_days: float | None = of_stack(None, gt=0)
+    """Opt-in: days after the deletion of a run in MLflow for which it and its artifacts are kept; empty: forever. Files
+    of registered models, and their runs, are always kept."""
 
 
 class Ports(Section):

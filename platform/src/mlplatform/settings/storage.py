@@ -46,10 +46,11 @@ class ObjectStore(Section):
     grow a little beyond its limit. Buckets: mlflow-artifacts, ray (checkpoints), datasets, jobs (packages and logs)."""
 
     version_days: int = of_stack(7, ge=1)
-    """Days for which artifacts, data sets and packages that were replaced or deleted can be recovered, and those for
-    checkpoints, 0 for none. They take space until then; `make prune` removes those of checkpoints earlier."""
+    """Days for which artifacts, data sets and packages that were replaced or deleted can be recovered; they take space
+    until then."""
 
     checkpoint_version_days: int = of_stack(1, ge=0)
+    """Days for which checkpoints can be, 0 for none; `make prune` removes them earlier."""
 
     @field_validator("bucket_quotas")
     @classmethod
