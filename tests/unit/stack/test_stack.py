@@ -68,7 +68,7 @@ def test_start_passes_gateway_lines_that_it_reads(root: Path, program: Callable[
         env.write("GRACE_SECONDS='30'\nAWS_ACCESS_KEY_ID=foreign\n")
     program("docker", """case "$*" in *" config --format json") echo '{"services": {}}' ;; esac""")
     compose.up(root)
-    passed = (root / ".stack/gateway.env").read_text()
+    passed = (root / "compose/gateway.generated.env").read_text()
     assert "\nGRACE_SECONDS=120\n" in passed
     assert passed.endswith("GRACE_SECONDS='30'\n")
     assert "WORKER_MEMORY" not in passed

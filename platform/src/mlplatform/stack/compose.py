@@ -48,7 +48,7 @@ def up(root: Path, only: str | None = None) -> None:
     images.pull_missing(root, only)
     # Only what it reads: it would restart with each change of another setting, and act on lines that are none.
     of_gateway = env_file.lines_of((root / ".env").read_text(), OfGateway.variables())
-    atomic.write(checkout.state_folder(root) / "gateway.env", of_gateway)
+    atomic.write(root / "compose" / "gateway.generated.env", of_gateway)
     notebooks.before_start(root)
     command = compose(root, "up", "--detach", "--no-build", "--remove-orphans", "--wait", "--wait-timeout")
     result = subprocess.run([*command, str(START_TIMEOUT)], env=variables, check=False)
