@@ -37,7 +37,7 @@ def example() -> dict[str, str]:
 
 
 def compose_files() -> list[Path]:
-    return sorted((CHECKOUT / "compose").glob("*.yaml"))
+    return sorted((CHECKOUT / "compose").rglob("*.yaml"))
 
 
 def environments() -> Iterator[tuple[str, str]]:
