@@ -119,11 +119,13 @@ destroy:  ## Remove the stack with all of its data, after asking
 
 # --- Work on it: CONTRIBUTING.md has the details and how long each verb takes; PYTEST="..." adds options ---
 
-format: .venv/light/ready  ## Format the code and apply safe fixes
+format: .venv/light/ready  ## Format the code, apply safe fixes, and write .env.example from the settings
 	$(LIGHT)/ruff check --quiet --fix-only . && $(LIGHT)/ruff format .
+	$(LIGHT)/python platform/env_example.py .env.example
 
 style: .venv/light/ready  ## Check style, structure, wording and import layers (seconds; without torch, Ray and MLflow)
 	$(LIGHT)/ruff check . && $(LIGHT)/ruff format --check .
+	$(LIGHT)/python platform/env_example.py .env.example --check
 	$(LIGHT)/python tests/structure.py
 	$(LIGHT)/python tests/official/facts.py
 	$(LIGHT)/lint-imports --no-cache --no-logo

@@ -57,6 +57,8 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalPlatform]:
     with pytest.MonkeyPatch.context() as patch:
         # Packages read it, and it changes, so no later process would start warm.
         patch.delenv(CURRENT_TEST)
+        # A shell's, for another program; a setting of a stack has the same name.
+        patch.setenv("GRACE_SECONDS", "long")
         platform.up()
     yield platform
     platform.down()

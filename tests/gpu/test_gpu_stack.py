@@ -75,7 +75,7 @@ def test_notebook_has_gpus_and_shared_memory(stack: Stack, record_property: Reco
 
 
 def test_pages_have_figures_of_every_gpu(stack: Stack, record_property: Record) -> None:
-    if "gpu-metrics" not in stack.settings.profiles.split(","):
+    if "gpu-metrics" not in stack.settings.compose_profiles.split(","):
         pytest.skip("needs gpu-metrics in COMPOSE_PROFILES of .env, then `make up`")
     gpus = wait_for(lambda: [gpu for gpu in gpus_of(stack) if gpu["name"]], "a measured GPU", 60)
     source = {"cuda": "nvidia", "rocm": "amd"}[stack.settings.accelerator]

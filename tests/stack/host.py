@@ -134,7 +134,7 @@ class Stack:
     @property
     def own_store(self) -> bool:
         """True if the object store is the stack's own."""
-        return not self.settings.s3_endpoint
+        return not self.settings.s3_endpoint_url
 
     def set_env(self, **values: str) -> None:
         """Set variables in `.env`, as a user would with an editor."""
@@ -160,12 +160,12 @@ class Stack:
         run(str(self.root / ".venv/bin/mlplatform"), "stack", "up", cwd=self.root)
 
     def compose(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        command = ("docker", "compose", "--env-file", ".env", "--file", "compose/compose.yaml", "--profile", "*")
-        return run(*command, *arguments, cwd=self.root, **options)
+        files = ("--env-file", ".env.example", "--env-file", ".env", "--file", "compose/compose.yaml")
+        return run("docker", "compose", *files, "--profile", "*", *arguments, cwd=self.root, **options)
 
     def container(self, service: str) -> str:
         """Name of a service's container, with the prefix that the stack's `.env` sets."""
-        return f"{self.settings.prefix}{service}"
+        return f"{self.settings.stack_prefix}{service}"
 
     def execute(self, service: str, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command in a service's container as the image's user."""

@@ -26,7 +26,7 @@ def receiver(stack: Stack, password: str) -> Iterator[Callable[[], str]]:
     script = (SCRIPTS / "alert_receiver.py").read_text()
     network = f"--network={stack.container('mlplatform')}_metrics"
     container = ("docker", "run", "--detach", "--rm", f"--name={stack.container(RECEIVER)}", network, "--init")
-    image = f"mlplatform-platform:{stack.settings.version}"
+    image = f"mlplatform-platform:{stack.settings.mlplatform_version}"
     run(*container, image, "python", "-c", script, str(SMTP_PORT), str(HTTP_PORT), "platform", password)
 
     def printed() -> str:

@@ -145,7 +145,7 @@ def test_restored_stack_has_everything_and_resumes_jobs(
     assert evidence(moved, trained.id, writing) == before
     alice = replace(people["alice"], stack=moved)
     assert alice.asks_mlflow("experiments/search?max_results=1") == httpx.codes.OK, "people have no account at MLflow"
-    assert moved.settings.prefix == "moved-"
+    assert moved.settings.stack_prefix == "moved-"
     assert "WEBHOOK_SCHEMES=https,http" in (moved.root / ".env").read_text(), "a setting of the backup is missing"
     assert moved.execute("notebook", "cat", "/home/jovyan/work/notes/todo.txt").stdout == "buy a GPU"
     # Digests are in the gateway's database.

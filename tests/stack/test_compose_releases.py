@@ -91,6 +91,7 @@ def test_release_loads_each_variant_of_stack(
 def test_release_loads_files_of_joined_host(loaders: Path, root: Path, release: str, accelerator: str) -> None:
     env_file = root / "joined.env"
     lines = [f"{key}={value}" for key, value in {**JOINED, "ACCELERATOR": accelerator}.items()]
-    env_file.write_text("\n".join(lines))
+    # As two files: the defaults, and what the host has.
+    env_file.write_text("\n".join([(CHECKOUT / ".env.example").read_text(), *lines]))
     services = load(loaders / release, env_file, root / "compose/joined/compose.yaml", {})["services"]
     assert {"link", "ray-worker", "log-shipper", "copier"} <= services.keys()

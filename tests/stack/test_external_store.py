@@ -23,7 +23,7 @@ def test_start_accepts_accounts_and_says_what_server_lacks(stack: Stack) -> None
 
 def test_doctor_names_quotas_without_effect(stack: Stack) -> None:
     problems = stack.problems()
-    assert f"BUCKET_QUOTAS=ray=1t has no effect at S3_ENDPOINT_URL={stack.settings.s3_endpoint}." in problems
+    assert f"BUCKET_QUOTAS=ray=1t has no effect at S3_ENDPOINT_URL={stack.settings.s3_endpoint_url}." in problems
     assert not [problem for problem in problems if "could not run" in problem]
 
 

@@ -119,17 +119,17 @@ def joined(host: SecondHost) -> None:
 @pytest.fixture
 def hub(stack: Stack) -> Iterator[Stack]:
     """The stack, which is without a hub again afterwards."""
-    profiles = stack.settings.profiles
+    profiles = stack.settings.compose_profiles
     yield stack
     stack.compose("rm", "--stop", "--force", "--volumes", "hub", "copies")
     stack.set_env(COMPOSE_PROFILES=profiles)
-    run("docker", "volume", "rm", "--force", f"{stack.settings.prefix}mlplatform_hub")
+    run("docker", "volume", "rm", "--force", f"{stack.settings.stack_prefix}mlplatform_hub")
 
 
 @pytest.fixture
 def files(stack: Stack) -> Iterator[None]:
     """A file in the cache of jobs, and one among the photos of Food-11."""
-    image = f"mlplatform-platform:{stack.settings.version}"
+    image = f"mlplatform-platform:{stack.settings.mlplatform_version}"
     volume = f"--volume={stack.settings.food11_volume}:/food11"
     shell = ("docker", "run", "--rm", "--user=0", volume, image, "sh", "-c")
     run(*shell, "echo -n photos >/food11/second-host")

@@ -163,7 +163,7 @@ def test_grafana_provisioning_has_data_source_and_ray_dashboards(stack: Stack) -
 
     stack.compose("run", "--rm", "--no-deps", "grafana-dashboards")
     volume = config["volumes"]["grafana-dashboards"]["name"]
-    image = f"mlplatform-ray:{stack.settings.version}"
+    image = f"mlplatform-ray:{stack.settings.mlplatform_version}"
     show = ("docker", "run", "--rm", "--network=none", f"--volume={volume}:/d", image, "cat", "/d/ray-core.json")
     dashboard = json.loads(run(*show).stdout)
     assert dashboard["title"]

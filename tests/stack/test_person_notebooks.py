@@ -102,7 +102,7 @@ def test_notebook_of_person_reaches_entry_points_only(stack: Stack, labs: dict[s
     ports = {**dict(USED), "ray-head": 6379, "postgres": 5432, "prometheus": 9090, "notebook": 8888}
     ports |= {labs["bob"].service: 8888, "ray-worker-0": 52365, "alertmanager": 9093}
     for entry in stack.containers():
-        name = entry["Name"].strip("/").removeprefix(stack.settings.prefix)
+        name = entry["Name"].strip("/").removeprefix(stack.settings.stack_prefix)
         addresses = [net["IPAddress"] for net in entry["NetworkSettings"]["Networks"].values()]
         if name in ports:
             places |= {(host, ports[name]): (name, ports[name]) for host in (name, *filter(None, addresses))}
@@ -144,7 +144,7 @@ def test_person_logs_in_once_and_submits_as_themselves(stack: Stack, labs: dict[
 
 def test_start_ends_shared_notebook_and_connects_those_of_people(stack: Stack, labs: dict[str, Lab]) -> None:
     alice = labs["alice"]
-    network = f"{stack.settings.prefix}mlplatform_{alice.service}"
+    network = f"{stack.settings.stack_prefix}mlplatform_{alice.service}"
     run("docker", "network", "disconnect", network, stack.container("gateway"))
     health = ("curl", "--fail", "--silent", "--max-time", "5", "http://gateway:8265/platform/health")
     assert stack.execute(alice.service, *health, check=False).returncode

@@ -50,7 +50,7 @@ NAMES = {
 @pytest.fixture(scope="module")
 def proxied(running: Stack) -> Iterator[Stack]:
     """The running stack with the entrance started beside it; nothing else is touched."""
-    profiles = f"{running.settings.profiles},proxy"
+    profiles = f"{running.settings.compose_profiles},proxy"
     with running.changed(BIND_ADDRESS=ADDRESS, COMPOSE_PROFILES=profiles, DOMAIN=DOMAIN, HTTPS_PORT=str(HTTPS_PORT)):
         try:
             running.compose("up", "--detach", "--no-deps", "--no-build", "--wait", "proxy")

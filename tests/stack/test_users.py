@@ -60,5 +60,12 @@ def test_host_users_cannot_read_secrets_of_containers(stack: Stack) -> None:
 @pytest.mark.minio
 @pytest.mark.parametrize("image", [*OF_IMAGES, "link", "proxy"])
 def test_no_program_of_image_changes_user(stack: Stack, image: str) -> None:
-    find = ("--entrypoint=find", f"mlplatform-{image}:{stack.settings.version}", "/", "-xdev", "-perm", "/6000")
+    find = (
+        "--entrypoint=find",
+        f"mlplatform-{image}:{stack.settings.mlplatform_version}",
+        "/",
+        "-xdev",
+        "-perm",
+        "/6000",
+    )
     assert run("docker", "run", "--rm", "--network=none", "--user=0", *find).stdout == ""

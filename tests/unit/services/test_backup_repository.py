@@ -155,7 +155,9 @@ def test_timer_makes_no_new_place_for_former_backups(
     monkeypatch.setattr(marks, "STATE", tmp_path / "state")
     monkeypatch.setattr(program, "save", writing(FIRST))
     (tmp_path / "state").mkdir()
-    add = ("add", kept.shown, "0", "0", "0")
+    for name in ("DAILY", "WEEKLY", "MONTHLY"):
+        monkeypatch.setenv(f"BACKUP_KEEP_{name}", "0")
+    add = ("add", kept.shown)
     assert program.main(*add) == 0
     shutil.rmtree(kept.address)
     Path(kept.address).mkdir()

@@ -93,7 +93,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 
     def load(address: str) -> StorageSettings:
         monkeypatch.setenv("AWS_ENDPOINT_URL", address)
-        monkeypatch.setenv("MLPLATFORM_S3_EXTERNAL", address)
+        monkeypatch.setenv("S3_ENDPOINT_URL", address)
         return StorageSettings.load()
 
     return load
@@ -142,7 +142,7 @@ def test_account_that_is_not_filled_in_is_named(serve: Serve, settings: Any, tmp
 def test_versions_are_kept_where_rules_remove_them(
     serve: Serve, settings: Any, monkeypatch: pytest.MonkeyPatch, days: int
 ) -> None:
-    monkeypatch.setenv("MLPLATFORM_CHECKPOINT_VERSION_DAYS", str(days))
+    monkeypatch.setenv("CHECKPOINT_VERSION_DAYS", str(days))
     server = VersionedServer(*BUCKETS)
     known = settings(serve(server))
     assert list(buckets.keep_versions(owner(known), known)) == []

@@ -182,7 +182,7 @@ def test_doctor_prints_json_and_fails_if_a_finding_blocks(place: Place) -> None:
     found = json.loads(done.stdout)
     assert done.returncode == 1
     assert [finding["fix"] for finding in found if finding["safe_fix"]] == ["make env"]
-    assert StackSettings.load(place.root / ".env").version == "0"
+    assert StackSettings.load(place.root / ".env").mlplatform_version == "0"
 
 
 def test_missing_timer_of_backups_is_found(place: Place) -> None:

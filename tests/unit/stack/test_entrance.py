@@ -41,7 +41,7 @@ def entrance_of(*files: str) -> dict[str, Any]:
     """The entrance's service as Compose merges it from files, its ports as numbers inside by setting."""
     parts = [yaml.safe_load((CHECKOUT / "compose" / file).read_text())["services"].get("proxy", {}) for file in files]
     ports = [port for part in parts for port in part.get("ports", [])]
-    assert all(port.startswith("${BIND_ADDRESS:-") for port in ports)
+    assert all(port.startswith("${BIND_ADDRESS}:") for port in ports)
     return {**parts[0], "ports": {re.findall(r"[A-Z0-9_]*_PORT", port)[0]: port.rsplit(":", 1)[1] for port in ports}}
 
 
@@ -112,7 +112,8 @@ def test_each_page_has_name_of_its_own_for_its_cookies(tmp_path: Path) -> None:
 )
 def test_panels_in_ray_dashboard_use_published_port(variables: dict[str, str]) -> None:
     def resolved(text: str) -> str:
-        return re.sub(r"\$\{(\w+):-([^}]*)\}", lambda found: variables.get(found[1], found[2]), text)
+        values = {**StackSettings.defaults(), **variables}
+        return re.sub(r"\$\{(\w+)(?::-([^}]*))?\}", lambda found: values.get(found[1], found[2]), text)
 
     services = {
         name: yaml.safe_load((CHECKOUT / f"compose/{file}.yaml").read_text())["services"][name]

@@ -76,4 +76,4 @@ def test_clients_and_pages_are_those_of_other_server(root: Path) -> None:
 @pytest.mark.parametrize("address", ["http://localhost:9000", "http://127.0.0.1", "s3.example.org", "https://u:p@s3"])
 def test_unusable_address_is_rejected(root: Path, address: str) -> None:
     with pytest.raises(SettingsError, match="S3_ENDPOINT_URL"):
-        load(root, s3_endpoint=address)
+        load(root, s3_endpoint_url=address)

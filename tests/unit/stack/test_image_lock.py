@@ -107,5 +107,5 @@ def test_files_with_digests_read_lock() -> None:
     ]
     for path in (CHECKOUT / "compose").glob("*.yaml"):
         if "_DIGEST:-" in path.read_text():
-            name = re.sub(r"\.(cpu|cuda|rocm)\.yaml", ".${ACCELERATOR:-cpu}.yaml", path.name)
+            name = re.sub(r"\.(cpu|cuda|rocm)\.yaml", ".${ACCELERATOR}.yaml", path.name)
             assert with_lock.count(name) == 1, name

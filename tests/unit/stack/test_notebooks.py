@@ -32,9 +32,9 @@ import json, os, sys
 from pathlib import Path
 words, file = sys.argv[1:], Path(os.environ["STATE"])
 state = json.loads(file.read_text())
-if words[7:8] == ["up"]:
+if words[0] == "compose" and "up" in words:
     file.write_text(json.dumps({{**state, "origin": os.environ.get("PAGES_ORIGIN")}}))
-if words[0] == "compose" and words[7] == "ps":
+if words[0] == "compose" and "ps" in words:
     print("\\n".join(state["running"]))
 elif words[0] == "image":
     print("sha256:1" if state["built"] else "")

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from mlplatform.settings.stack import StackSettings
+
 CHECKOUT = Path(__file__).parents[3]
 
 # Answers the checks of the host, and records the environment of each call of Compose.
@@ -52,7 +54,7 @@ def run(checkout: Path, *command: str, **variables: str) -> subprocess.Completed
 def exported(checkout: Path) -> dict[str, str]:
     """A foreign value of every variable that Compose could take from the shell."""
     text = " ".join(file.read_text() for file in (checkout / "compose").rglob("*.yaml"))
-    names = {*re.findall(r"\$\{(\w+)", text), *OF_COMPOSE, "DOCKER_DEFAULT_PLATFORM"}
+    names = {*re.findall(r"\$\{(\w+)", text), *StackSettings.variables(), *OF_COMPOSE, "DOCKER_DEFAULT_PLATFORM"}
     return {name: "another=value" for name in names if not name.lower().endswith(("_digest", "_proxy"))}
 
 

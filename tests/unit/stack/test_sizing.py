@@ -77,7 +77,7 @@ def test_workers_get_all_gpus_and_cpus(root: Path, name: str, layout: str, gpus:
     settings = written(root, host)
     assert (settings.worker_layout, settings.worker_gpus) == (layout, gpus)
     assert (settings.accelerator, settings.render_gid) == (host.accelerator, host.render_gid)
-    assert ("gpu-metrics" in settings.profiles.split(",")) == bool(host.gpus)
+    assert ("gpu-metrics" in settings.compose_profiles.split(",")) == bool(host.gpus)
     assert f"\nWORKER_CPUS={cpus}\n" in (root / ".env").read_text()
 
 

@@ -47,11 +47,32 @@ def test_env_names_person_who_runs_it(root: Path, account: str, name: str, monke
 def test_outdated_version_in_env_is_replaced(root: Path) -> None:
     stack_env.write_env(root, HOST)
     version = stack_env.checkout_version(root)
-    assert StackSettings.load(root / ".env").version == version
+    assert StackSettings.load(root / ".env").mlplatform_version == version
     text = (root / ".env").read_text()
     (root / ".env").write_text(text.replace(f"MLPLATFORM_VERSION={version}", "MLPLATFORM_VERSION=0.1.0"))
     assert stack_env.write_env(root, HOST) == [f"MLPLATFORM_VERSION={version} into .env, which had 0.1.0"]
     assert (root / ".env").read_text() == text
+
+
+def test_empty_setting_in_env_gets_its_default(root: Path) -> None:
+    stack_env.write_env(root, HOST)
+    with (root / ".env").open("a") as env:
+        env.write("RAY_PORT=\nDOMAIN=\n")
+    assert stack_env.write_env(root, HOST) == ["RAY_PORT=8265 into .env, where it was empty"]
+    assert "\nRAY_PORT=\n" not in (root / ".env").read_text()
+
+
+def test_start_passes_gateway_lines_that_it_reads(root: Path, program: Callable[[str, str], Path]) -> None:
+    stack_env.write_env(root, HOST)
+    with (root / ".env").open("a") as env:
+        env.write("GRACE_SECONDS='30'\nAWS_ACCESS_KEY_ID=foreign\n")
+    program("docker", """case "$*" in *" config --format json") echo '{"services": {}}' ;; esac""")
+    compose.up(root)
+    passed = (root / "compose/gateway.generated.env").read_text()
+    assert "\nGRACE_SECONDS=120\n" in passed
+    assert passed.endswith("GRACE_SECONDS='30'\n")
+    assert "WORKER_MEMORY" not in passed
+    assert "foreign" not in passed
 
 
 def test_only_missing_or_empty_secrets_are_regenerated(root: Path) -> None:
@@ -141,8 +162,7 @@ def test_generated_layout_is_written_for_host(root: Path) -> None:
 def test_every_setting_is_documented_in_env_example() -> None:
     text = (CHECKOUT / ".env.example").read_text()
     explained = {line.split("=")[0] for line in text.splitlines() if line and not line.startswith("#")}
-    in_code = {str(field.validation_alias) for field in StackSettings.model_fields.values()}
-    assert in_code <= explained
+    assert explained == StackSettings.variables()
     in_compose = set()
     for path in (CHECKOUT / "compose").glob("*.yaml"):
         in_compose |= set(re.findall(r"\$\{(\w+)", path.read_text()))
@@ -227,13 +247,13 @@ def test_network_of_another_stack_is_reported(root: Path) -> None:
 @pytest.mark.parametrize("page", services.PAGES, ids=lambda page: page.setting)
 def test_page_is_published_by_its_service_on_loopback(page: services.Page) -> None:
     found = services_of("*.yaml")[page.service]
-    assert any(port.startswith(f"127.0.0.1:${{{page.setting}:-") for port in found["ports"])
+    assert any(port.startswith(f"127.0.0.1:${{{page.setting}}}:") for port in found["ports"])
     assert len(found["ports"]) == len([other for other in services.PAGES if other.service == page.service])
 
 
 def test_front_page_links_to_every_published_page() -> None:
     gateway = yaml.safe_load((CHECKOUT / "compose/gateway.yaml").read_text())["services"]["gateway"]
-    text = re.sub(r"\$\{(\w+):-\d+\}", r'"\1"', gateway["environment"]["MLPLATFORM_GATEWAY_TOOLS"])
+    text = re.sub(r"\$\{(\w+)\}", r'"\1"', gateway["environment"]["MLPLATFORM_GATEWAY_TOOLS"])
     text = re.sub(r"\$\{S3_ENDPOINT_URL:\+\w+\}", "", text)  # MinIO is left out if another server replaces it
     linked = {(tool["profile"] or None, tool["port"]) for tool in json.loads(text)}
     # The dashboard has the gateway's own address, and S3 has no page.

@@ -92,7 +92,7 @@ def status(root: Root = Path()) -> None:
         return
     rows = []
     for page in shown:
-        plain = settings.model_copy(update={"profiles": ""}) if page in of_people else settings
+        plain = settings.model_copy(update={"compose_profiles": ""}) if page in of_people else settings
         address, other = (f"{entrance.origin(plain, name)}:{page.port}" for name in (page.name, ""))
         rows.append((page.title, address, other if ".localhost" in address else "", page.login))
     print_table(("Page", "Address", "in Safari", "Log in with"), rows)

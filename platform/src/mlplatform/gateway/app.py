@@ -106,14 +106,16 @@ def create_app(config: GatewaySettings) -> Starlette:
     utilisation = UtilisationSource(head)
     attempts = AttemptTokens(store.engine, config.gateway)
     reconciler = Reconciler(
-        *(config.starts, config.driver_labels, store, head, logs, packages, outages, tracking, utilisation, attempts),
-        start_seconds=config.start_seconds,
+        *(config.job_starts, config.driver_labels, store, head, logs, packages, outages, tracking),
+        *(utilisation, attempts),
+        start_seconds=config.job_start_seconds,
         rules=Rules(config.grace_seconds, config.overdue_seconds),
     )
     proxy = ReverseProxy(config.head, cluster.read)
     to_head = allowed_requests(ResponseHeaders(proxy, policy=RAY_PAGES))
-    sender = MessageSender(config.webhook_schemes.split(","), config.webhook_private, _mail_server(config))
-    disks = Disks(config.disk_folders(), int(config.disk_reserve * 10**9))
+    private = config.webhook_private_addresses == "true"
+    sender = MessageSender(config.webhook_schemes.split(","), private, _mail_server(config))
+    disks = Disks(config.disk_folders(), int(config.disk_reserve_gb * 10**9))
     admission = Admission(store.engine, reconciler, disks)
     jobs = JobRoutes(store, reconciler, logs, head, to_head, admission)
     messenger = Messenger(store.engine, sender)
@@ -178,7 +180,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             *http_logs.routes(logs),
             *http_sessions.routes(check, sessions),
             *PeopleRoutes(people, tokens, check, storage_key, accounts, store.open_jobs).routes(),
-            *http_storage.routes(storage_key, config.s3_external, config.s3_port),
+            *http_storage.routes(storage_key, config.s3_endpoint_url, config.s3_port),
             *http_mlflow.routes(audit, digests),
             *http_webhooks.routes(people, sender),
             *http_attempts.routes(secrets, runs),
@@ -218,30 +220,30 @@ def _kinds(
         kinds.append(OldCheckpoints(store, files, config.checkpoints_keep_days))
     if config.runs_keep_days and tracking is not None:
         kinds.append(OldRuns(tracking, config.runs_keep_days))
-    if config.s3_endpoint:
+    if config.object_store:
         kinds.append(FormerCheckpoints(files))
     return kinds
 
 
 def _storage_key(config: GatewaySettings, store: JobStore) -> FileKey | PeopleKey | None:
     """Return the S3 key of people, if there is an object store: at another server than ours, the one in the file."""
-    if config.people_key is None or config.s3_endpoint is None:
+    if config.people_key is None or config.object_store is None:
         return None
-    if config.s3_external or config.s3_credentials is None:
+    if config.s3_endpoint_url or config.s3_credentials is None:
         return FileKey(config.people_key)
-    return PeopleKey(store.engine, config.s3_endpoint, read_s3_account(config.s3_credentials))
+    return PeopleKey(store.engine, config.object_store, read_s3_account(config.s3_credentials))
 
 
 def _mail_server(config: GatewaySettings) -> MailServer | None:
     """Return the mail server for messages to people, if the stack has one."""
-    if not config.smtp_server or not config.mail_sender:
+    if not config.mail_server or not config.mail_sender:
         return None
     return MailServer(
-        config.smtp_server,
+        config.mail_server,
         config.mail_sender,
-        config.smtp_user,
-        config.smtp_password_file,
-        config.smtp_tls == "required",
+        config.mail_user,
+        config.mail_password_file,
+        config.mail_tls == "required",
         frozenset(domain.strip().lower() for domain in config.mail_domains.split(",") if domain.strip()),
     )
 

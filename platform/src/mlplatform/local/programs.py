@@ -19,6 +19,7 @@ from mlplatform.local.processes import LOOPBACK, MARK, Process, free_ports, spaw
 from mlplatform.settings.environment import environment
 from mlplatform.settings.gateway import GatewaySettings
 from mlplatform.settings.node import NodeSettings
+from mlplatform.settings.services import OfGateway
 from mlplatform.warm import client
 
 _OBJECT_STORE_BYTES = 500_000_000
@@ -149,9 +150,13 @@ def _log_shipper(home: Home, instance: Instance) -> tuple[list[str], dict[str, s
 
 
 def _gateway_variables(**values: object) -> dict[str, str]:
-    """Return the variables that set these fields of `GatewaySettings`."""
+    """Return the variables that set these fields of `GatewaySettings`.
+
+    Settings of a stack have names that shells export for other programs; here they are empty, so that defaults apply.
+    """
     fields = GatewaySettings.model_fields
-    return {str(fields[name].validation_alias): str(value) for name, value in values.items()}
+    ours = {str(fields[name].validation_alias): str(value) for name, value in values.items()}
+    return {**dict.fromkeys(OfGateway.variables(), ""), **ours}
 
 
 PROGRAMS: Mapping[str, Callable[[Home, Instance], tuple[list[str], dict[str, str]]]] = {

@@ -107,7 +107,7 @@ def make_buckets() -> None:
     owner = buckets.owner(settings)
     client = buckets.client_of(settings, owner)
     buckets.make_buckets(client, settings)
-    if settings.external:
+    if settings.s3_endpoint_url:
         buckets.check_roles(settings)
         print(f"{settings.endpoint}: the buckets {', '.join(BUCKETS)} exist, and each role's account is accepted.")
         print(

@@ -77,7 +77,7 @@ def owner(settings: StorageSettings) -> tuple[str, str]:
     Raises:
         SettingsError: the file has none.
     """
-    if not settings.external:
+    if not settings.s3_endpoint_url:
         return "root", secret("store_root_password").read_text()
     return read_s3_account(secret("s3_owner"))
 
@@ -140,17 +140,17 @@ def keep_versions(client: S3Client, settings: StorageSettings) -> Iterator[str]:
     """
     from botocore.exceptions import ClientError
 
-    kept = versioned(settings)
+    kept, is_ours = versioned(settings), not settings.s3_endpoint_url
     for bucket in BUCKETS:
         rule = kept.get(bucket)
         try:
-            _expire(client, bucket, rule.days if rule else 1, replace=not settings.external)
+            _expire(client, bucket, rule.days if rule else 1, replace=is_ours)
             if rule:
                 set_versioning(client, bucket, "Enabled", rule.excluded)
-            elif client.get_bucket_versioning(Bucket=bucket).get("Status") == "Enabled" and not settings.external:
+            elif client.get_bucket_versioning(Bucket=bucket).get("Status") == "Enabled" and is_ours:
                 set_versioning(client, bucket, "Suspended")
         except ClientError as error:
-            if not settings.external or error.response["Error"]["Code"] not in _WITHOUT:
+            if is_ours or error.response["Error"]["Code"] not in _WITHOUT:
                 raise
             if rule:
                 yield (

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from mlplatform.credentials import read_s3_account
 from mlplatform.errors import AccessError, StorageError, UnreachableError
 from mlplatform.services.secret_files import secret
-from mlplatform.settings.storage import BUCKETS, StorageSettings, bucket_quotas
+from mlplatform.settings.storage import BUCKETS, StorageSettings, quotas_of
 
 if TYPE_CHECKING:
     from minio.minioadmin import MinioAdmin
@@ -107,7 +107,7 @@ def make_accounts(settings: StorageSettings, root: tuple[str, str]) -> None:
         _grant(admin, read_s3_account(secret(f"s3_{role}")), role, [*statements, _keep_versions(rights)])
     metrics: dict[str, object] = {"Effect": "Allow", "Action": ["admin:Prometheus"]}
     _grant(admin, metrics_account(root[1]), "prometheus", [metrics, _NO_NEW_KEYS])
-    quotas = bucket_quotas(settings.quotas)
+    quotas = quotas_of(settings.bucket_quotas)
     for bucket in BUCKETS:
         admin.bucket_quota_set(bucket, quotas.get(bucket, 0))
 

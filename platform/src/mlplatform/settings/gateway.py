@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 from pydantic import BaseModel, Field
 
 from mlplatform.settings.load import EnvironmentSettings, label_selector
+from mlplatform.settings.services import OfGateway
 
 
 class Tool(BaseModel):
@@ -28,8 +28,11 @@ class Tool(BaseModel):
     """URL at which the gateway checks the service; any HTTP status except 502, 503 and 504 means available."""
 
 
-class GatewaySettings(EnvironmentSettings):
-    """Settings of the gateway's and the log shipper's containers; secrets stay in the files that the paths name."""
+class GatewaySettings(OfGateway, EnvironmentSettings):
+    """Settings of the gateway's and the log shipper's containers; secrets stay in the files that the paths name.
+
+    Those of `.env` are inherited. What stands here, the compose files and the embedded platform set.
+    """
 
     listen: str = Field("0.0.0.0", validation_alias="MLPLATFORM_GATEWAY_LISTEN")  # noqa: S104 - of a container
     port: int = Field(8265, ge=1, le=65535, validation_alias="MLPLATFORM_GATEWAY_PORT")
@@ -85,19 +88,14 @@ class GatewaySettings(EnvironmentSettings):
     files: str = Field("s3://jobs", validation_alias="MLPLATFORM_GATEWAY_STORE")
     """Storage of packages and logs: `s3://bucket[/prefix]` or an absolute folder."""
 
-    s3_endpoint: str | None = Field(None, validation_alias="AWS_ENDPOINT_URL")
+    object_store: str | None = Field(None, validation_alias="AWS_ENDPOINT_URL")
+    """Address of the object store, be it the stack's own or S3_ENDPOINT_URL; None for folders."""
 
     s3_credentials: Path | None = Field(None, validation_alias="AWS_SHARED_CREDENTIALS_FILE")
     """File with the gateway's account there."""
 
-    s3_external: str | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_S3_EXTERNAL")
-    """Address of an S3 server of others, whose accounts are in files; None for the stack's own."""
-
     people_key: Path | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_PEOPLE_KEY")
     """File with the account of people at a server of others; None: people get no key."""
-
-    s3_port: int = Field(9000, ge=1, le=65535, validation_alias="MLPLATFORM_GATEWAY_S3_PORT")
-    """Port on the host where people reach the stack's own object store."""
 
     tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
 
@@ -107,61 +105,16 @@ class GatewaySettings(EnvironmentSettings):
     driver_label: str | None = Field(None, validation_alias="MLPLATFORM_DRIVER_LABEL", pattern=r"^[^=]+=[^=]+$")
     """`key=value` of the nodes that run entry points."""
 
-    starts: int = Field(4, ge=1, validation_alias="MLPLATFORM_GATEWAY_STARTS")
-    """Maximum number of jobs that start at the same time; each start takes seconds of CPU time."""
-
-    start_seconds: float = Field(1200, gt=0, validation_alias="MLPLATFORM_GATEWAY_START_SECONDS")
-    """Time in which Ray must start an attempt, in seconds; then it has failed. Ray itself gives up after 900 s."""
-
-    grace_seconds: float = Field(120, gt=0, validation_alias="MLPLATFORM_GATEWAY_GRACE_SECONDS")
-    """Time that a preempted job gets to save its state, in seconds."""
-
-    overdue_seconds: float = Field(259_200, gt=0, validation_alias="MLPLATFORM_GATEWAY_OVERDUE_SECONDS")
-    """Wait after which a job precedes others beyond the shares, and later ones leave for it, in seconds."""
-
-    webhook_schemes: str = Field("https", validation_alias="MLPLATFORM_GATEWAY_WEBHOOK_SCHEMES")
-    """Schemes of the addresses to which people have messages sent, with commas between them."""
-
-    webhook_private: bool = Field(False, validation_alias="MLPLATFORM_GATEWAY_WEBHOOK_PRIVATE")
-    """Allow addresses of private networks there, such as that of a chat server in the same building."""
-
-    smtp_server: str = Field("", validation_alias="MLPLATFORM_GATEWAY_SMTP_SERVER", pattern=r"^(.+:\d+)?$")
-    """Host and port of the mail server for messages to people; empty for none."""
-
-    mail_sender: str = Field("", validation_alias="MLPLATFORM_GATEWAY_MAIL_SENDER")
-    """Address of the sender of these mails; empty for none."""
-
-    smtp_user: str = Field("", validation_alias="MLPLATFORM_GATEWAY_SMTP_USER")
-    """Account at the mail server; empty for none."""
-
-    smtp_password_file: Path = Field(
-        Path("/run/secrets/mail_password"), validation_alias="MLPLATFORM_GATEWAY_SMTP_PASSWORD_FILE"
+    mail_password_file: Path = Field(
+        Path("/run/secrets/mail_password"), validation_alias="MLPLATFORM_GATEWAY_MAIL_PASSWORD_FILE"
     )
-    """File with the password of that account."""
-
-    smtp_tls: Literal["required", "off"] = Field("required", validation_alias="MLPLATFORM_GATEWAY_SMTP_TLS")
-    """`required` if connections to the mail server must be encrypted."""
-
-    mail_domains: str = Field("", validation_alias="MLPLATFORM_GATEWAY_MAIL_DOMAINS")
-    """Domains to which mails are sent, with commas between them; empty for that of the sender."""
+    """File with the password of MAIL_USER."""
 
     disks: Path | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_DISKS")
     """Folder with one folder per disk that jobs write to through services; None: only that of the gateway's files."""
 
-    disk_reserve: float = Field(2, ge=0, validation_alias="MLPLATFORM_GATEWAY_DISK_RESERVE")
-    """Free space on each of these disks, in GB, below which new jobs are rejected."""
-
-    checkpoints_keep_days: float | None = Field(None, gt=0, validation_alias="MLPLATFORM_GATEWAY_CHECKPOINTS_KEEP_DAYS")
-    """Days after a job's end for which its checkpoints are kept; None: forever."""
-
-    runs_keep_days: float | None = Field(None, gt=0, validation_alias="MLPLATFORM_GATEWAY_RUNS_KEEP_DAYS")
-    """Days for which MLflow keeps deleted runs with their artifacts; None: forever."""
-
     backups: Path | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_BACKUPS")
     """Folder with the times of backups (`contract.BACKUP_SUCCEEDED`); None for none."""
-
-    backup_hours: float | None = Field(None, gt=0, validation_alias="MLPLATFORM_GATEWAY_BACKUP_HOURS")
-    """Hours between backups that are made on a timer; None without one."""
 
     wheels: Path | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_WHEELS")
     """Folder with the package as a wheel, for laptops; None for none."""
@@ -172,13 +125,18 @@ class GatewaySettings(EnvironmentSettings):
     all_tools: list[Tool] | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_TOOLS")
     """Pages that the front page links to, as JSON."""
 
-    profiles: str | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_PROFILES")
-    """Profiles with which the stack was started, comma-separated."""
+    compose_profiles: str = ""
+    """Profiles with which the stack was started, comma-separated; with `make up ONLY=` fewer than in `.env`."""
+
+    @property
+    def backup_hours(self) -> float | None:
+        """Hours between the backups that the stack makes by itself; None if it makes none."""
+        return self.backup_every_hours if self.backup_to else None
 
     @property
     def tools(self) -> list[Tool]:
         """The tools that were started."""
-        profiles = ("", *(self.profiles or "").split(","))
+        profiles = ("", *self.compose_profiles.split(","))
         return [tool for tool in self.all_tools or () if tool.profile in profiles]
 
     def tool(self, title: str) -> Tool | None:
@@ -198,5 +156,5 @@ class GatewaySettings(EnvironmentSettings):
 
     def servers(self) -> dict[str, str]:
         """Return the addresses of the services that jobs depend on besides Ray, by the names used in messages."""
-        known = {"the object storage": self.s3_endpoint, "MLflow": self.tracking_uri}
+        known = {"the object storage": self.object_store, "MLflow": self.tracking_uri}
         return {name: address for name, address in known.items() if address}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Self, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from mlplatform.errors import SettingsError
@@ -42,8 +43,10 @@ def load_settings(model: type[_Model], values: dict[str, Any]) -> _Model:
     try:
         return model(**named)
     except ValidationError as error:
-        problems = (
-            f"{'.'.join(map(str, problem['loc'])) or 'The settings'}={problem['input']!r}: {problem['msg']}"
-            for problem in error.errors()
-        )
-        raise SettingsError("\n".join(problems)) from error
+        raise SettingsError("\n".join(map(_sentence, error.errors()))) from error
+
+
+def _sentence(problem: ErrorDetails) -> str:
+    name = ".".join(map(str, problem["loc"])) or "The settings"
+    # The input of a missing one is everything that was read.
+    return f"{name} is not set." if problem["type"] == "missing" else f"{name}={problem['input']!r}: {problem['msg']}"

@@ -32,8 +32,7 @@ def backup(root: Path, target: str, *, with_secrets: bool = False) -> None:
     Raises:
         StorageError: it could not be saved; the container has printed the reason.
     """
-    settings = StackSettings.load(root / ".env")
-    keep = (settings.backup_keep_daily, settings.backup_keep_weekly, settings.backup_keep_monthly)
+    StackSettings.load(root / ".env")  # names what is invalid before a container starts
     command = compose(root, "run", "--rm", "--no-TTY")
     if with_secrets:
         command += ["--volume", f"{root / 'secrets'}:/backup/secrets:ro"]
@@ -41,7 +40,7 @@ def backup(root: Path, target: str, *, with_secrets: bool = False) -> None:
         folder = Path(target).expanduser().absolute()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         command += ["--volume", f"{folder}:{FOLDER}"]
-    command += ["backup", "save", target, *map(str, keep)]
+    command += ["backup", "save", target]
     if subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode:
         raise StorageError(f"No backup was made at {target}: the reason is above.")
 
@@ -114,7 +113,7 @@ def _stop_all_but_storage(root: Path) -> None:
     everything = compose(root, "--profile", "*")
     if others := sorted(set(output(*everything, "ps", "--all", "--services").split()) - set(services.STORES)):
         output(*everything, "rm", "--stop", "--force", *others)
-    prefix = StackSettings.load(root / ".env").prefix
+    prefix = StackSettings.load(root / ".env").stack_prefix
     of_ray = re.compile(re.escape(f"{prefix}mlplatform_ray-") + "[a-z0-9-]+")
     if volumes := [name for name in output("docker", "volume", "ls", "--quiet").split() if of_ray.fullmatch(name)]:
         output("docker", "volume", "rm", "--force", *volumes)
@@ -125,6 +124,7 @@ def _adopt(root: Path, handover: Path) -> Iterator[str]:
     saved = handover / "settings" / "env"
     before = (root / ".env").read_text()
     after = merged(before, saved.read_text() if saved.is_file() else "")
+    after = env_file.changed(after, env_file.defaults_of_empty(after))
     if after != before:
         atomic.write(root / ".env", after)
     yield from (f"adopted {line}" for line in sorted(set(after.splitlines()) - set(before.splitlines())))

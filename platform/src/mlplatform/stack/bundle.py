@@ -40,8 +40,8 @@ def write(root: Path, target: Path) -> str:
     images.pull_missing(root)
     started = (images.tagged(service["image"]) for service in images.configured(root).values())
     # Also those of services that can be turned on later.
-    names = {*started, *images.built(settings.version)}
-    packages = f"mlplatform-bundle:{settings.version}-{platform.machine()}"
+    names = {*started, *images.built(settings.mlplatform_version)}
+    packages = f"mlplatform-bundle:{settings.mlplatform_version}-{platform.machine()}"
     with tempfile.TemporaryDirectory(prefix="mlplatform-wheels-") as folder:
         _download(root, Path(folder) / _WHEELS)
         _build(packages, Path(folder))

@@ -22,7 +22,8 @@ from mlplatform.credentials import read_mlflow_account
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.environment import in_the_way, shell_environment
-from mlplatform.settings.stack import LOOPBACK, StackSettings
+from mlplatform.settings.host import LOOPBACK
+from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import checkout, doctor, networks, sizing
 from mlplatform.stack import compose as stack_compose
 from mlplatform.stack import env as stack_env

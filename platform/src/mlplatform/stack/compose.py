@@ -10,9 +10,11 @@ from pathlib import Path
 
 from mlplatform.contract import BACKUP_SERVERS
 from mlplatform.errors import HostError
+from mlplatform.files import atomic
 from mlplatform.settings.environment import environment
+from mlplatform.settings.services import OfGateway
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import checkout, entrance, images, notebooks
+from mlplatform.stack import checkout, entrance, env_file, images, notebooks
 from mlplatform.stack.docker import compose, failed
 from mlplatform.stack.services import GPU_EXPORTERS, GPU_METRICS, profiles_of, start_variables
 
@@ -44,6 +46,9 @@ def up(root: Path, only: str | None = None) -> None:
     # Outside of Compose, so that no `down --volumes` removes the data set.
     subprocess.run(["docker", "volume", "create", settings.food11_volume], check=True, stdout=subprocess.DEVNULL)
     images.pull_missing(root, only)
+    # Only what it reads: it would restart with each change of another setting, and act on lines that are none.
+    of_gateway = env_file.lines_of((root / ".env").read_text(), OfGateway.variables())
+    atomic.write(root / "compose" / "gateway.generated.env", of_gateway)
     notebooks.before_start(root)
     command = compose(root, "up", "--detach", "--no-build", "--remove-orphans", "--wait", "--wait-timeout")
     result = subprocess.run([*command, str(START_TIMEOUT)], env=variables, check=False)

@@ -12,8 +12,13 @@ from mlplatform.errors import HostError
 
 
 def compose(root: Path, *arguments: str, env: str = ".env", file: str = "compose/compose.yaml") -> list[str]:
-    """Return the `docker compose` command on a checkout's files, as in the Makefile."""
-    return ["docker", "compose", "--env-file", str(root / env), "--file", str(root / file), *arguments]
+    """Return the `docker compose` command on a checkout's files, as in the Makefile.
+
+    What the settings lack has its default, which `.env.example` has from the fields.
+    """
+    files = (str(root / ".env.example"), str(root / env))
+    options = [word for path in files for word in ("--env-file", path)]
+    return ["docker", "compose", *options, "--file", str(root / file), *arguments]
 
 
 def output(*command: str, **options: Any) -> str:
@@ -30,7 +35,7 @@ def output(*command: str, **options: Any) -> str:
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, **chosen)
     if done.returncode:
         # Without the options that all calls of Compose have.
-        words = [*command[:2], *command[6:]] if command[2:3] == ("--env-file",) else command
+        words = [*command[:2], *command[8:]] if command[2:3] == ("--env-file",) else command
         printed = f"{done.stdout or ''}\n{done.stderr}".strip().splitlines()[-5:]
         raise HostError(f"`{' '.join(words)}` failed: {' / '.join(printed) or 'no reason given'}")
     return done.stdout or ""

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mlplatform.errors import HostError
-from mlplatform.settings.stack import LOOPBACK, PROXY, StackSettings
+from mlplatform.settings.host import LOOPBACK
+from mlplatform.settings.stack import PROXY, StackSettings
 from mlplatform.stack import drivers, engine, images, networks, notebooks, secrets_folder, sizing
 from mlplatform.stack.docker import answer, running
 from mlplatform.stack.host import this_host
@@ -44,7 +45,7 @@ def check_host(root: Path, only: str | None = None) -> list[str]:
             *engine.restrictions(root, settings, options, Path("/dev")),
             *_accelerator_problems(root, settings, info),
             *_name_problems(settings, {service.get("container_name") for service in services.values()}),
-            *_disk_problems(Path(info["DockerRootDir"]), settings.disk_needed),
+            *_disk_problems(Path(info["DockerRootDir"]), settings.disk_needed_gb),
             *(f"The image {image} is not built: run `make build`." for image in images.missing_builds(services)),
             *_port_problems(root, settings, set(services) - running(root), options),
             *_network_problems(settings, networks.subnets()),
@@ -58,7 +59,7 @@ def check_host(root: Path, only: str | None = None) -> list[str]:
 
 def _accelerator_problems(root: Path, settings: StackSettings, info: dict[str, Any]) -> Iterator[str]:
     if settings.accelerator == "cuda":
-        yield from drivers.problems(root, settings.torch_index)
+        yield from drivers.problems(root, settings.torch_index_url)
     if settings.accelerator == "cuda" and "nvidia" not in (info.get("Runtimes") or {}):
         yield (
             "ACCELERATOR=cuda, but Docker has no NVIDIA runtime: install the NVIDIA Container Toolkit, run "
@@ -134,7 +135,7 @@ def _network_problems(settings: StackSettings, others: dict[str, list[networks.N
 def _name_problems(settings: StackSettings, wanted: Collection[str | None]) -> Iterator[str]:
     listing = answer("docker", "ps", "--all", "--format", '{{.Names}}\t{{.Label "com.docker.compose.project"}}')
     containers = dict(line.split("\t") for line in listing.splitlines() if "\t" in line)
-    foreign = [name for name, project in containers.items() if project != f"{settings.prefix}mlplatform"]
+    foreign = [name for name, project in containers.items() if project != f"{settings.stack_prefix}mlplatform"]
     if taken := sorted(name for name in foreign if name in wanted):
         yield (
             f"Containers that belong to others have names of the stack's ({', '.join(taken)}): set STACK_PREFIX in "

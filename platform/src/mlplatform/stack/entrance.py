@@ -10,7 +10,8 @@ import certifi
 
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
-from mlplatform.settings.stack import LOOPBACK, StackSettings
+from mlplatform.settings.host import LOOPBACK
+from mlplatform.settings.stack import StackSettings
 from mlplatform.stack.docker import answer
 
 CERTIFICATE = "proxy-ca.pem"
@@ -49,9 +50,9 @@ def write_certificates(root: Path, settings: StackSettings) -> str:
     Raises:
         HostError: the entrance does not run.
     """
-    own = answer("docker", "exec", f"{settings.prefix}proxy", "cat", _IN_CONTAINER)
+    own = answer("docker", "exec", f"{settings.stack_prefix}proxy", "cat", _IN_CONTAINER)
     if not own:
-        raise HostError(f"The TLS entrance {settings.prefix}proxy does not run: start it with `make up`.")
+        raise HostError(f"The TLS entrance {settings.stack_prefix}proxy does not run: start it with `make up`.")
     for name, text in ((CERTIFICATE, own), (BUNDLE, Path(certifi.where()).read_text() + own)):
         atomic.write(root / name, f"{text}\n")
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(own)).hexdigest()

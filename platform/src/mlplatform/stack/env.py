@@ -12,8 +12,9 @@ from pathlib import Path
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.environment import shell_environment
+from mlplatform.settings.host import LOOPBACK
 from mlplatform.settings.job import Settings
-from mlplatform.settings.stack import LOOPBACK, StackSettings
+from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import env_file, notebook_file, secrets_folder, sizing, workers
 from mlplatform.stack.host import Host
 
@@ -50,6 +51,7 @@ def write_env(root: Path, host: Host) -> list[str]:
         written.append(".env for this host:")
         written += [f"  {choice.setting}={choice.value}: {choice.reason}" for choice in choices if choice.value]
     written += _write_version(file, checkout_version(root))
+    written += _fill(file)
     settings = StackSettings.load(file)
     written += [f"secrets/{name}" for name in secrets_folder.write_missing(root / "secrets")]
     if settings.notebook_layout == "generated" and notebook_file.write(root, settings, notebook_file.read_ports(root)):
@@ -90,6 +92,13 @@ def _write_version(file: Path, version: str) -> list[str]:
     return [f"MLPLATFORM_VERSION={version} into .env, which had {former[1]}"] if changed and former else []
 
 
+def _fill(file: Path) -> list[str]:
+    """Write the defaults of settings that are empty."""
+    empty = env_file.defaults_of_empty(file.read_text())
+    env_file.change(file, empty)
+    return [f"{name}={value} into .env, where it was empty" for name, value in empty.items()]
+
+
 def _divide(file: Path, host: Host, count: int) -> list[str]:
     """Divide the host among this number of workers, if the sizes are those for another number."""
     text, wanted = file.read_text(), sizing.sizes_of_workers(host, count)
@@ -121,7 +130,7 @@ def client_settings(root: Path, origin: str = f"http://{LOOPBACK}") -> Settings:
         platform_tracking_uri=None,
         tracking_page=None,
         shared=None,
-        s3_endpoint=stack.s3_endpoint or f"{origin}:{stack.s3_port}",
+        s3_endpoint=stack.s3_endpoint_url or f"{origin}:{stack.s3_port}",
         s3_region="us-east-1",
         s3_credentials=secrets / "s3_people",
         driver_label="role=worker",

@@ -1,12 +1,28 @@
-"""Changes of single settings in `.env`, whose other lines stay as they are."""
+"""Single settings in `.env`: their lines, and changes of them, which leave the other lines as they are."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from io import StringIO
 from pathlib import Path
 
+from dotenv import dotenv_values
+from dotenv.parser import parse_stream
+
 from mlplatform.files import atomic
+from mlplatform.settings.stack import StackSettings
+
+
+def lines_of(text: str, names: Container[str]) -> str:
+    """Return the lines of some settings, unchanged: Compose has rules of its own for quotes, `$` and comments."""
+    return "".join(line.original.string for line in parse_stream(StringIO(text)) if line.key in names)
+
+
+def defaults_of_empty(text: str) -> dict[str, str]:
+    """Return the defaults of settings that are empty, which Compose would take as they are."""
+    values = dotenv_values(stream=StringIO(text), interpolate=False)
+    return {name: value for name, value in StackSettings.defaults().items() if values.get(name) == ""}
 
 
 def changed(text: str, values: Mapping[str, str]) -> str:

@@ -183,4 +183,4 @@ class Former:
 
 
 def _prefix(root: Path) -> str:
-    return StackSettings.load(root / ".env").prefix
+    return StackSettings.load(root / ".env").stack_prefix

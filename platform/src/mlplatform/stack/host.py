@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlplatform.services import gpu_watch
-from mlplatform.settings.stack import Accelerator
+from mlplatform.settings.host import Accelerator
 from mlplatform.stack.docker import answer
 
 

@@ -45,14 +45,14 @@ def invite(root: Path, name: str, address: str) -> Path:
     content = {
         **json.loads(_hub(settings, "add", name)),
         "name": name,
-        "version": settings.version,
+        "version": settings.mlplatform_version,
         "network": settings.cluster_network,
         "hub": f"{address}:{settings.hub_port}",
         "secrets": {secret: (root / "secrets" / secret).read_text() for secret in SECRETS},
         "settings": {
             "MLFLOW_ORIGIN": entrance.origin(settings, "mlflow"),
             "MLFLOW_PORT": str(settings.mlflow_port),
-            "S3_ENDPOINT_URL": settings.s3_endpoint,
+            "S3_ENDPOINT_URL": settings.s3_endpoint_url,
         },
     }
     target = root / f"join-{name}.json"
@@ -102,13 +102,13 @@ def _start_hub(root: Path, settings: StackSettings) -> None:
             f"CLUSTER_NETWORK={settings.cluster_network}: run `make down up` once, then invite again."
         )
     # So that `make up` starts it from now on.
-    profiles = dict.fromkeys([*filter(None, settings.profiles.split(",")), PROFILE])
+    profiles = dict.fromkeys([*filter(None, settings.compose_profiles.split(",")), PROFILE])
     env_file.change(root / ".env", {"COMPOSE_PROFILES": ",".join(profiles)})
     output(*compose(root, "up", "--detach", "--no-build", "--no-deps", "--wait", "hub", "copies"))
 
 
 def _hub(settings: StackSettings, command: str, name: str) -> str:
-    container = f"{settings.prefix}hub"
+    container = f"{settings.stack_prefix}hub"
     program = ("python", "-m", "mlplatform.services.hub", command, settings.cluster_network, name)
     result = subprocess.run(["docker", "exec", container, *program], capture_output=True, text=True, check=False)
     if result.returncode == 0:

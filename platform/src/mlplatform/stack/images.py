@@ -90,9 +90,9 @@ def remove_former(root: Path) -> int:
     settings = StackSettings.load(root / ".env")
     listing = ("image", "ls", "--filter", f"reference={_OURS}*", "--format", "{{.CreatedAt}}\t{{.Repository}}:{{.Tag}}")
     lines = answer("docker", *listing).splitlines()
-    replaced = f"label=com.docker.compose.project={settings.prefix}mlplatform"
+    replaced = f"label=com.docker.compose.project={settings.stack_prefix}mlplatform"
     answer("docker", "image", "prune", "--force", "--filter", replaced)
-    return sum(bool(answer("docker", "image", "rm", name)) for name in former(lines, settings.version))
+    return sum(bool(answer("docker", "image", "rm", name)) for name in former(lines, settings.mlplatform_version))
 
 
 def former(listed: Iterable[str], current: str) -> list[str]:

@@ -31,7 +31,7 @@ def subnets() -> dict[str, list[Network]]:
 
 def cluster_name(settings: StackSettings) -> str:
     """Return the name of the stack's network of jobs."""
-    return f"{settings.prefix}mlplatform_cluster"
+    return f"{settings.stack_prefix}mlplatform_cluster"
 
 
 def cluster_subnet(settings: StackSettings) -> Network:
@@ -69,7 +69,7 @@ def bind_error(address: str, port: int) -> str:
 
 def metadata_notes(settings: StackSettings) -> Iterator[str]:
     """Yield one sentence if a container can connect to the address; none elsewhere, as outside of clouds."""
-    image = f"mlplatform-platform:{settings.version}"
+    image = f"mlplatform-platform:{settings.mlplatform_version}"
     if answer("docker", "run", "--rm", "--pull=never", image, "python", "-c", _PROBE) == "open":
         yield (
             "Jobs and notebooks can reach 169.254.169.254, where this cloud hands out credentials of the host. "

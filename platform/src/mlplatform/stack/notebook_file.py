@@ -15,7 +15,8 @@ from typing import Any
 from mlplatform.contract import PERSON_NAME
 from mlplatform.errors import SettingsError
 from mlplatform.files import atomic
-from mlplatform.settings.stack import Accelerator, StackSettings
+from mlplatform.settings.host import Accelerator
+from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import env_file
 
 FILE = Path("compose") / "notebook.generated.yaml"

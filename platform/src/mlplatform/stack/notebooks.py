@@ -10,7 +10,8 @@ from mlplatform.credentials import password
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.environment import environment
-from mlplatform.settings.stack import LOOPBACK, StackSettings
+from mlplatform.settings.host import LOOPBACK
+from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import entrance, images, networks, notebook_file, unfinished
 from mlplatform.stack.docker import answer, compose, output, running
 from mlplatform.stack.notebook_file import service_name, token_name
@@ -38,7 +39,7 @@ def add(root: Path, person: str) -> tuple[str, bool]:
     unfinished.check(root)
     settings = StackSettings.load(root / ".env")
     service, before, up = service_name(person), notebook_file.read_ports(root), running(root)
-    if not images.is_present(image := f"mlplatform-notebook:{settings.version}"):
+    if not images.is_present(image := f"mlplatform-notebook:{settings.mlplatform_version}"):
         raise HostError(f"The image {image} is not built: run `make build`.")
     port = before.get(person)
     if port is None or (service not in up and networks.bind_error(LOOPBACK, port)):
@@ -70,7 +71,7 @@ def remove(root: Path, person: str) -> tuple[str, ...]:
         raise HostError(f"{person!r} has no notebook: the stack has {present}.")
     _compose(root, "rm", "--stop", "--force", service_name(person))
     network = network_name(settings, person)
-    for container in [f"{settings.prefix}{service}" for service in USED]:
+    for container in [f"{settings.stack_prefix}{service}" for service in USED]:
         if network in _networks(container):
             output("docker", "network", "disconnect", "--force", network, container)
     if network in output("docker", "network", "ls", "--format", "{{.Name}}").split():
@@ -81,7 +82,7 @@ def remove(root: Path, person: str) -> tuple[str, ...]:
     else:
         notebook_file.remove(root)
     (root / "secrets" / token_name(person)).unlink(missing_ok=True)
-    return tuple(f"{settings.prefix}mlplatform_{volume}" for volume in notebook_file.volume_names(person))
+    return tuple(f"{settings.stack_prefix}mlplatform_{volume}" for volume in notebook_file.volume_names(person))
 
 
 def before_start(root: Path) -> None:
@@ -98,16 +99,16 @@ def connect(root: Path) -> None:
     """
     settings = StackSettings.load(root / ".env")
     for _, service, network in unconnected(root, settings):
-        output("docker", "network", "connect", "--alias", service, network, f"{settings.prefix}{service}")
+        output("docker", "network", "connect", "--alias", service, network, f"{settings.stack_prefix}{service}")
 
 
 def unconnected(root: Path, settings: StackSettings) -> Iterator[tuple[str, str, str]]:
     """Yield each person, service and network that are not connected, of notebooks and services that have containers."""
     people = notebook_file.read_ports(root)
-    present = {service: _networks(f"{settings.prefix}{service}") for service in USED} if people else {}
+    present = {service: _networks(f"{settings.stack_prefix}{service}") for service in USED} if people else {}
     for person in people:
         network = network_name(settings, person)
-        if network in _networks(f"{settings.prefix}{service_name(person)}"):
+        if network in _networks(f"{settings.stack_prefix}{service_name(person)}"):
             for service, found in present.items():
                 if found and network not in found:
                     yield person, service, network
@@ -115,7 +116,7 @@ def unconnected(root: Path, settings: StackSettings) -> Iterator[tuple[str, str,
 
 def network_name(settings: StackSettings, person: str) -> str:
     """Return the name of the network with a person's notebook."""
-    return f"{settings.prefix}mlplatform_{service_name(person)}"
+    return f"{settings.stack_prefix}mlplatform_{service_name(person)}"
 
 
 def pages_of_people(root: Path) -> list[Page]:

@@ -137,7 +137,7 @@ def _begin(root: Path, settings: StackSettings, only: str) -> Iterator[str]:
         )
     if "grafana" not in up:
         names -= {_GRAFANA}  # its own database has the password, and only Grafana changes that
-    if settings.s3_endpoint:
+    if settings.s3_endpoint_url:
         names -= {f"s3_{role}" for role in S3_ROLES}  # that server's operator changes them
     if certificates and "proxy" in up:
         yield from _replace_authority(root, settings)
@@ -170,7 +170,7 @@ def _apply(root: Path, settings: StackSettings) -> Iterator[str]:
     stack_compose.up(root, checkout.started(root)["only"])
     if _GRAFANA in names:
         command = ("grafana", "cli", "admin", "reset-admin-password", "--password-from-stdin")
-        container = ("docker", "exec", "--interactive", f"{settings.prefix}grafana")
+        container = ("docker", "exec", "--interactive", f"{settings.stack_prefix}grafana")
         output(*container, *command, input=(folder / _GRAFANA).read_text())
         yield "Grafana: admin has a new password"
     shutil.rmtree(folder)
@@ -199,7 +199,7 @@ def _replace_authority(root: Path, settings: StackSettings) -> Iterator[str]:
     if settings.acme_email:
         yield "certificates: kept, because those by ACME are renewed by themselves"
         return
-    output("docker", "exec", f"{settings.prefix}proxy", "rm", "-rf", *_AUTHORITY)
+    output("docker", "exec", f"{settings.stack_prefix}proxy", "rm", "-rf", *_AUTHORITY)
     _compose(root, "restart", "proxy")
     # It is healthy once it answers with TLS, for which it has made another authority.
     _compose(root, "up", "--detach", "--no-build", "--no-recreate", "--no-deps", "--wait", "proxy")

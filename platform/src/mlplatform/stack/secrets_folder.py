@@ -77,7 +77,7 @@ TO_FILL_IN = {"backup_s3", "s3_owner", "wandb_netrc", "comet_config", "mail_pass
 
 def account_problems(folder: Path, settings: StackSettings) -> Iterator[str]:
     """Yield which files for accounts on another S3 server are missing or not filled in."""
-    for role in ("owner", *S3_ROLES) if settings.s3_endpoint else ():
+    for role in ("owner", *S3_ROLES) if settings.s3_endpoint_url else ():
         try:
             read_s3_account(folder / f"s3_{role}")
         except SettingsError as error:

@@ -103,7 +103,7 @@ def profiles_of(settings: StackSettings, only: str | None = None) -> list[str]:
     if only and only not in _OTHERS:
         raise SettingsError(f"ONLY={only} is unknown; use one of {', '.join(_OTHERS)}, or leave it out for everything.")
     left_out = {"", *_OTHERS.get(only or "", ())}
-    profiles = settings.profiles.split(",")
+    profiles = settings.compose_profiles.split(",")
     if settings.backup_to:
         profiles.append("backup-timer")
     if settings.notebook_layout == "generated":
@@ -114,12 +114,12 @@ def profiles_of(settings: StackSettings, only: str | None = None) -> list[str]:
 
 def stores(settings: StackSettings) -> list[str]:
     """Return those of `STORES` that these settings can start."""
-    return [name for name in STORES if name != STORE or not settings.s3_endpoint]
+    return [name for name in STORES if name != STORE or not settings.s3_endpoint_url]
 
 
 def pages(settings: StackSettings) -> list[Page]:
     """Return every port that these settings can publish; another S3 server's are its own."""
-    shown = (page for page in PAGES if page.service != STORE or not settings.s3_endpoint)
+    shown = (page for page in PAGES if page.service != STORE or not settings.s3_endpoint_url)
     return [replace(page, port=getattr(settings, page.setting.lower())) for page in shown]
 
 

@@ -23,8 +23,7 @@ _OTHERS = r"COMPOSE_\w+|DOCKER_BUILDKIT|DOCKER_DEFAULT_PLATFORM"
 def use_own_settings(root: Path) -> None:
     """Leave out of this process, and of what it starts, what would take precedence over a checkout's `.env`."""
     read = (name for file in (root / "compose").rglob("*.yaml") for name in re.findall(r"\$\{(\w+)", file.read_text()))
-    known = {str(field.validation_alias) for field in StackSettings.model_fields.values()}
     # `make BUNDLE=` empties the digests; a proxy may be set in the shell.
-    names = (name for name in {*read, *known} if not name.lower().endswith(("_digest", "_proxy")))
+    names = (name for name in {*read, *StackSettings.variables()} if not name.lower().endswith(("_digest", "_proxy")))
     leave_out(re.compile("|".join([_OTHERS, *names])))
     set_environment(proxies.for_containers(dotenv_values(root / ".env")))

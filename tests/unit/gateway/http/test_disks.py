@@ -27,7 +27,7 @@ SENTENCE = "New jobs are rejected: the disk of the platform has 1.5 GB free, les
 @pytest.fixture
 def full(started: StartedGateway, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A disk of 100 GB with 1.5 GB free, for a gateway that keeps 2 GB."""
-    started.disk_reserve = 2
+    started.disk_reserve_gb = 2
     space = SimpleNamespace(f_bavail=3 * GB // 2, f_frsize=1, f_blocks=100 * GB)
     monkeypatch.setattr(os, "statvfs", lambda folder: space)
     return space

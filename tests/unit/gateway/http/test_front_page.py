@@ -129,7 +129,7 @@ def test_only_service_that_is_down_is_marked(
         {"title": title, "profile": "all", "port": 8000, "health": address} for title, address in addresses.items()
     ]
     monkeypatch.setenv("MLPLATFORM_GATEWAY_TOOLS", json.dumps(tools))
-    monkeypatch.setenv("MLPLATFORM_GATEWAY_PROFILES", "all")
+    monkeypatch.setenv("COMPOSE_PROFILES", "all")
     with started.running() as client:
         text = client.get(FRONT_PAGE).text
     shown = re.findall(r'<li class="(ok|down)">(.*?)</li>', text, re.DOTALL)

@@ -157,7 +157,7 @@ def test_rejected_account_is_named(client: httpx.Client, minio: StandInMinio) ->
 
 
 def test_key_at_another_server_is_that_of_the_file(started: StartedGateway, minio: StandInMinio) -> None:
-    started.s3_external = "https://s3.example.org"
+    started.s3_endpoint_url = "https://s3.example.org"
     with started.running() as client:
         assert client.get(PATH).json()["s3"]["endpoint_url"] == "https://s3.example.org"
         assert key_of(client) == {"access_key": "people", "secret_key": "of people"}

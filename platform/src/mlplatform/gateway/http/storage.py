@@ -15,12 +15,12 @@ _REGION = "us-east-1"
 """Region that requests to the object store are signed for, as for all services of the stack."""
 
 
-def routes(key: FileKey | PeopleKey | None, external: str | None, port: int) -> list[Route]:
+def routes(key: FileKey | PeopleKey | None, external: str, port: int) -> list[Route]:
     """Return the routes `GET` and `POST /platform/storage-credentials`.
 
     Args:
         key: the key; None without an object store.
-        external: address of an S3 server of others; None for the stack's own.
+        external: address of an S3 server of others; empty for the stack's own.
         port: port of the stack's own on this host.
     """
 

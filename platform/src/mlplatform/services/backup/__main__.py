@@ -1,8 +1,8 @@
 """Program of the services `backup` and `restore`, which `mlplatform stack backup|restore` runs, and `backup-timer`.
 
-python -m mlplatform.services.backup save TO DAILY WEEKLY MONTHLY    # TO: a server, or else the mounted folder
-python -m mlplatform.services.backup add TO DAILY WEEKLY MONTHLY    # begins only if there was no backup
-python -m mlplatform.services.backup every HOURS TO DAILY WEEKLY MONTHLY
+python -m mlplatform.services.backup save TO         # TO: a server, or else the mounted folder
+python -m mlplatform.services.backup add TO          # begins only if there was no backup
+python -m mlplatform.services.backup every           # BACKUP_EVERY_HOURS, to BACKUP_TO
 python -m mlplatform.services.backup verify|apply FROM SNAPSHOT    # verify prints the id of the snapshot
 python -m mlplatform.services.backup has-data        # exits with 3 if there is some
 """
@@ -16,6 +16,7 @@ from mlplatform.errors import PlatformError
 from mlplatform.services.backup import files, marks, restoring, timer
 from mlplatform.services.backup.repository import FOLDER, Repository
 from mlplatform.services.backup.saving import save
+from mlplatform.settings.services import BackupSettings
 
 HAS_DATA = 3
 
@@ -25,12 +26,13 @@ def main(verb: str, *arguments: str) -> int:
     if verb == "has-data":
         return HAS_DATA if restoring.has_data() else 0
     if verb == "every":
-        hours, *rest = arguments
-        timer.run(float(hours) * 3600, [sys.executable, "-m", "mlplatform.services.backup", "add", *rest])
+        settings = BackupSettings.load()
+        command = [sys.executable, "-m", "mlplatform.services.backup", "add", settings.backup_to]
+        timer.run(settings.backup_every_hours * 3600, command)
     repository = Repository(arguments[0])
     if verb in ("save", "add"):
         with marks.one_at_a_time():
-            _save(repository, *map(int, arguments[1:]), begin=verb == "save")
+            _save(repository, BackupSettings.load(), begin=verb == "save")
     elif verb == "verify":
         repository.check()
         snapshot = repository.id_of(arguments[1])
@@ -44,12 +46,12 @@ def main(verb: str, *arguments: str) -> int:
     return 0
 
 
-def _save(repository: Repository, daily: int, weekly: int, monthly: int, *, begin: bool) -> None:
+def _save(repository: Repository, settings: BackupSettings, *, begin: bool) -> None:
     try:
         # The timer must not fill the host's own disk if that of the backups is not mounted.
         repository.save(save, begin=begin or not marks.last_success())
         marks.succeeded()
-        repository.forget(daily, weekly, monthly)
+        repository.forget(settings.backup_keep_daily, settings.backup_keep_weekly, settings.backup_keep_monthly)
     finally:
         if repository.address == str(FOLDER):
             files.give_to_owner_of(FOLDER)

@@ -33,7 +33,7 @@ def save(output: IO[bytes]) -> None:
     client, progress = s3_client(bulk=True), Progress("saved")
     # A server of others need not have versions, or a rule that removes them afterwards.
     settings = StorageSettings.load()
-    external, always = bool(settings.external), versioned(settings)
+    external, always = bool(settings.s3_endpoint_url), versioned(settings)
     with s3_errors("s3://"), objects.versions_kept(client, () if external else BUCKETS, always):
         since = datetime.now(UTC)
         header = Header(version("mlplatform"), since.isoformat(), databases.revisions(), SECRETS.is_dir())

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 import httpx
 
 from mlplatform.errors import HostError
-from mlplatform.settings.stack import LOOPBACK, StackSettings
+from mlplatform.settings.host import LOOPBACK
+from mlplatform.settings.stack import StackSettings
 from mlplatform.stack.checks.finding import Finding, Place
 
 
 def are_on(settings: StackSettings) -> bool:
     """Return whether the stack has a Prometheus, which evaluates the alerts."""
-    return "monitoring" in settings.profiles.split(",")
+    return "monitoring" in settings.compose_profiles.split(",")
 
 
 def firing(place: Place) -> Iterator[Finding]:

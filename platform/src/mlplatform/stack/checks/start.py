@@ -40,7 +40,7 @@ def _of_sentence(sentence: str, why: str, *, blocks: bool = False) -> Finding:
 
 def quotas(place: Place) -> Iterator[Finding]:
     """Yield quotas that nothing enforces: S3 has no interface for them, so they are set at our own store only."""
-    if (server := place.settings.s3_endpoint) and (limits := place.settings.bucket_quotas):
+    if (server := place.settings.s3_endpoint_url) and (limits := place.settings.bucket_quotas):
         yield Finding(
             f"BUCKET_QUOTAS={limits} has no effect at S3_ENDPOINT_URL={server}.",
             "A bucket can grow until that server's disk is full.",

@@ -29,7 +29,7 @@ from mlplatform.gateway.people.rights import Verb
 from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.upstream.mlflow import JobPages
 from mlplatform.settings.gateway import Tool
-from mlplatform.settings.stack import LOOPBACK
+from mlplatform.settings.host import LOOPBACK
 
 _PACKAGE = "mlplatform.gateway.http.front_page"
 
