@@ -37,7 +37,7 @@ class ObjectStore(Section):
     s3_endpoint_url: str = of_host("", pattern=r"^(https?://[^\s/@]+)?$")
     """Another S3 server instead of MinIO, such as https://s3.example.org, for a new stack. Its operator writes an
     account per role into secrets/s3_owner, s3_mlflow, s3_gateway, s3_jobs, s3_people and s3_backup, with the rights in
-    SECURITY.md. MinIO is then not started, BUCKET_QUOTAS and DISK_RESERVE_GB do not apply to that server, and its
+    docs/operating.md. MinIO is then not started, BUCKET_QUOTAS and DISK_RESERVE_GB do not apply to that server, and its
     region must be us-east-1."""
 
     # A string for the environment, which pydantic-settings would otherwise read as JSON.
