@@ -163,9 +163,16 @@ class Stack:
         command = ("docker", "compose", "--env-file", ".env", "--file", "compose/compose.yaml", "--profile", "*")
         return run(*command, *arguments, cwd=self.root, **options)
 
+    @property
+    def project(self) -> str:
+        """Name of the stack's project, which Compose puts before those of volumes, networks and most containers."""
+        return f"{self.settings.prefix}mlplatform"
+
     def container(self, service: str) -> str:
-        """Name of a service's container, with the prefix that the stack's `.env` sets."""
-        return f"{self.settings.prefix}{service}"
+        """Name of a service's container: one of its own where guides use it, else the one that Compose chooses."""
+        if re.fullmatch(r"ray-head|ray-worker-\d+|minio|postgres|mlflow|notebook", service):
+            return f"{self.settings.prefix}{service}"
+        return f"{self.project}-{service}-1"
 
     def execute(self, service: str, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command in a service's container as the image's user."""
@@ -187,7 +194,7 @@ class Stack:
     def containers(self) -> list[dict[str, Any]]:
         """Output of `docker inspect` for each container of the stack."""
         # `docker compose ps` would take half a second, in the fixture of every test: it reads all compose files first.
-        project = f"label=com.docker.compose.project={self.container('mlplatform')}"
+        project = f"label=com.docker.compose.project={self.project}"
         ids = run("docker", "ps", "--all", "--quiet", "--filter", project).stdout.split()
         return json.loads(run("docker", "inspect", *ids).stdout) if ids else []
 

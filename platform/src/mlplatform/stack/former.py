@@ -27,7 +27,7 @@ from mlplatform.stack.unfinished import FACTS
 _KEPT = "mlplatform-former"
 """Name under which Docker keeps the images, so that `docker image prune` does not remove them."""
 
-_GENERATED = "compose/*.generated.yaml"
+_GENERATED = ("compose/*.generated.*", "docker/*/*.generated.*")
 """Files that `make env` writes for each version."""
 
 _COUNTED = (("gateway", "jobs"), ("mlflow", "runs"))
@@ -104,7 +104,7 @@ class Former:
         return found
 
     def _files(self) -> list[Path]:
-        return [self._root / ".env", *self._root.glob(_GENERATED)]
+        return [self._root / ".env", *(file for pattern in _GENERATED for file in self._root.glob(pattern))]
 
     def _used(self, version: str) -> dict[str, str]:
         """Return names and ids of the images of the stack's containers, and of those that only some verbs start."""
