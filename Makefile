@@ -119,8 +119,9 @@ destroy:  ## Remove the stack with all of its data, after asking
 
 # --- Work on it: CONTRIBUTING.md has the details and how long each verb takes; PYTEST="..." adds options ---
 
-format: .venv/light/ready  ## Format the code and apply safe fixes
+format: .venv/light/ready  ## Format the code, apply safe fixes, and write the README's table of pages
 	$(LIGHT)/ruff check --quiet --fix-only . && $(LIGHT)/ruff format .
+	$(LIGHT)/python tests/page_table.py
 
 style: .venv/light/ready  ## Check style, structure, wording and import layers (seconds; without torch, Ray and MLflow)
 	$(LIGHT)/ruff check . && $(LIGHT)/ruff format --check .

@@ -23,9 +23,9 @@ def _entries(service: declared.Service) -> list[dict[str, Any]]:
     return list(declared.facts(service).get("endpoints", ()))
 
 
-SERVICES = declared.services(CHECKOUT, generated=False)
+SERVICES = declared.services(CHECKOUT, {}, generated=False)
 
-PAGES = {CONSOLE if page.setting == "S3_CONSOLE_PORT" else page.service: page for page in services.pages(CHECKOUT)}
+PAGES = {CONSOLE if page.setting == "S3_CONSOLE_PORT" else page.service: page for page in services.pages(CHECKOUT, {})}
 """Pages by their services, whose compose files say which of their paths are open and closed."""
 
 # Open by design: health, login and static pages. They contain no data of jobs, runs or objects.

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import page_table
 import pytest
 import typer
 
@@ -75,3 +76,10 @@ def test_document_links_resolve(document: str) -> None:
         target = link.partition("#")[0]
         if target and not re.match(r"[a-z]+:", target):
             assert ((CHECKOUT / document).parent / target).exists(), f"{document} links {link}, which does not exist"
+
+
+def test_table_of_pages_is_that_of_compose_files() -> None:
+    text = page_table.README.read_text()
+    assert page_table.rows().count("\n") == 6
+    assert page_table.HEADER + page_table.rows() + "\n" in text, "run `make format`"
+    assert page_table.written(page_table.written(text.replace("| Grafana |", "| G |"))) == text

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from compose_files import checkout, generate
+from compose_files import checkout
 
 from mlplatform import credentials
 from mlplatform.errors import HostError, SettingsError
@@ -127,9 +127,7 @@ LAYOUTS = {"host": 1, "gpu": 2, "generated": 5}
 @pytest.mark.parametrize("accelerator", ["cpu", "cuda", "rocm"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_each_worker_has_name_logs_and_devices_of_layout(tmp_path: Path, accelerator: str, layout: str) -> None:
-    root = checkout(tmp_path, ACCELERATOR=accelerator, WORKER_LAYOUT=layout)
-    generate(root, gpus=5)
-    found = declared.services(root)
+    found = declared.services(checkout(tmp_path, gpus=5, ACCELERATOR=accelerator, WORKER_LAYOUT=layout))
     names = sorted(name for name in found if name.startswith("ray-worker-"))
     assert len(names) == (1 if (accelerator, layout) == ("cpu", "generated") else LAYOUTS[layout])
     for index, name in enumerate(names):
@@ -217,7 +215,7 @@ def test_every_setting_is_documented_in_env_example() -> None:
     assert "HTTP_PROXY, HTTPS_PROXY and NO_PROXY" in text
     passed |= {"NO_PROXY", "no_proxy"}
     # A port's setting needs no other declaration than that of its service.
-    ports = {page.setting for page in services.pages(CHECKOUT)}
+    ports = {page.setting for page in services.pages(CHECKOUT, {})}
     assert in_compose - in_lock - passed - ports <= explained
 
 
@@ -300,7 +298,7 @@ def test_every_published_port_is_a_page_on_loopback(shipped: dict[str, declared.
         # UDP, and the ports of pages at another address.
         for port in (service.get("ports", ()) if name not in ("hub", "proxy") else ())
     }
-    pages = services.pages(CHECKOUT)
+    pages = services.pages(CHECKOUT, {})
     assert published == {(page.service, f"127.0.0.1:{page.written}:{page.inside}") for page in pages}
     assert len(published) == len({page.port for page in pages}) == 7
 
@@ -312,7 +310,7 @@ def test_port_that_is_none_is_named(root: Path) -> None:
 
 
 def test_front_page_links_to_every_page_but_its_own() -> None:
-    pages = services.pages(CHECKOUT)
+    pages = services.pages(CHECKOUT, {})
     text = generated.front_page(pages)
     for page in pages:
         text = text.replace(page.written, f'"{page.setting}"')

@@ -44,14 +44,15 @@ def resolve(text: str, known: Mapping[str, str]) -> str:
     return _VARIABLE.sub(value, text)
 
 
-def services(root: Path, *, generated: bool = True) -> dict[str, Service]:
+def services(root: Path, known: Mapping[str, str] | None = None, *, generated: bool = True) -> dict[str, Service]:
     """Return every service by its name, whether or not a profile starts it.
 
     Args:
         root: folder of the checkout.
+        known: variables that choose the files; by default those with which Compose reads them.
         generated: also read the generated files that exist.
     """
-    known, found = values(root), dict[str, Service]()
+    known, found = values(root) if known is None else known, dict[str, Service]()
     for file in _files(root / "compose", known):
         if file.is_file() and (generated or ".generated." not in file.name):
             for name in of_file(file):

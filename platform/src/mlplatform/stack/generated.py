@@ -46,7 +46,8 @@ def write(root: Path, settings: StackSettings, host: Host, only: str | None = No
     if not contents.is_file() or FILE.name not in contents.read_text():
         return []
     shipped = declared.services(root, generated=False)
-    number = workers.count(settings, host, _present(root))
+    present = number_of_workers(root) if _content(root).get(_WORKERS) == _kind(settings) else 0
+    number = workers.count(settings, host, present)
     own = {**shipped, **_exporters(root, settings)}
     scrapes = f"{_BY}.\n{json.dumps({'scrape_configs': scrape_configs(own, settings, only)}, indent=2)}\n"
     texts = {
@@ -90,7 +91,7 @@ def render(root: Path, settings: StackSettings, number: int, digest: str) -> str
     owners = {**owners_of_volumes(shipped), **dict.fromkeys(logs, declared.facts(node).get("owner", ""))}
     pages = services.pages(root)
     content = {
-        _WORKERS: settings.worker_layout,
+        _WORKERS: _kind(settings),
         "services": {
             **of_workers,
             **{name: {"extends": {"file": _accelerator(settings), "service": name}} for name in of_exporters},
@@ -170,9 +171,9 @@ def _exporters(root: Path, settings: StackSettings) -> dict[str, Service]:
     return {name: declared.inherited(file, name, {}) for name, own in declared.of_file(file).items() if "image" in own}
 
 
-def _present(root: Path) -> int:
-    content = _content(root)
-    return number_of_workers(root) if content.get(_WORKERS) == "generated" else 0
+def _kind(settings: StackSettings) -> str:
+    """Return what the number of workers in the file was written for."""
+    return f"{settings.accelerator}.{settings.worker_layout}"
 
 
 def _content(root: Path) -> dict[str, Any]:

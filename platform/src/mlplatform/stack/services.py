@@ -111,16 +111,20 @@ def image_setting(service: Service) -> str:
     return found[1] if found else ""
 
 
-def pages(root: Path) -> list[Page]:
-    """Return every page that the settings of a checkout can publish, in the order in which people need them.
+def pages(root: Path, known: Mapping[str, str] | None = None) -> list[Page]:
+    """Return every page that a stack can publish, in the order in which people need them.
+
+    Args:
+        root: folder of the checkout.
+        known: variables of the settings; by default those with which Compose reads the files.
 
     Raises:
         SettingsError: a port is not one.
     """
-    known = declared.values(root)
+    known = declared.values(root) if known is None else known
     found = [
         (entry.get("order", float("inf")), _page(name, service, entry, known))
-        for name, service in declared.services(root, generated=False).items()
+        for name, service in declared.services(root, known, generated=False).items()
         for entry in declared.facts(service).get("endpoints", ())
         if "title" in entry
     ]
