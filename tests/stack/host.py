@@ -19,6 +19,7 @@ from mlplatform.credentials import read_mlflow_account, read_s3_account
 from mlplatform.errors import PlatformError
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack.env import client_settings
+from mlplatform.stack.services import pages
 
 CHECKOUT = Path(__file__).parents[2]
 SCRIPTS = CHECKOUT / "tests/scripts"
@@ -34,7 +35,8 @@ ENV = {
     "NOTEBOOK_USER": "ada",
     "CLUSTER_NETWORK": "10.213.78",
     "WORKER_GPUS": "1",
-    "COMPOSE_PROFILES": "tracking,ray,notebook,monitoring,grafana",
+    # Every service with a page: tests try each without credentials.
+    "COMPOSE_PROFILES": ",".join(sorted({page.profile for page in pages(CHECKOUT, {})} - {""})),
     "WORKER_MEMORY": "6g",
     "WORKER_SHM": "2g",
     "RAY_HEAD_MEMORY": "3g",

@@ -80,6 +80,6 @@ def test_document_links_resolve(document: str) -> None:
 
 def test_table_of_pages_is_that_of_compose_files() -> None:
     text = page_table.README.read_text()
-    assert page_table.rows().count("\n") == 6
+    assert page_table.rows().count("\n") >= 6
     assert page_table.HEADER + page_table.rows() + "\n" in text, "run `make format`"
     assert page_table.written(page_table.written(text.replace("| Grafana |", "| G |"))) == text

@@ -153,9 +153,8 @@ def test_images_create_user_with_id_of_compose_files(image: str, owner: str) -> 
     assert re.findall(r"^USER (\S+)", text, re.MULTILINE)[-1] in (name, owner)
     services = declared.services(CHECKOUT, {}, generated=False).values()
     ours = [service for service in services if re.search(rf"\bmlplatform-{image}:", service["image"])]
-    named = {declared.facts(service).get("owner", service.get("user")) for service in ours} - {None, "root"}
-    # rsync serves files of jobs as their user.
-    assert named == {owner}
+    assert ours
+    assert {declared.facts(service).get("owner", owner) for service in ours} == {owner}
 
 
 def test_every_volume_is_given_to_user_of_its_service() -> None:

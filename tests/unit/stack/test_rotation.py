@@ -32,7 +32,8 @@ def config() -> dict[str, Any]:
         name: {"secrets": [{"source": each} if isinstance(each, str) else each for each in service.get("secrets", [])]}
         for name, service in found.items()
     }
-    return {"services": services, "secrets": {name: {"file": f"../secrets/{name}"} for name in FILES}}
+    secrets = {name: {"file": f"../secrets/{name}"} for name in declared.secrets(CHECKOUT)}
+    return {"services": services, "secrets": secrets}
 
 
 @pytest.fixture
