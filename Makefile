@@ -119,9 +119,10 @@ destroy:  ## Remove the stack with all of its data, after asking
 
 # --- Work on it: CONTRIBUTING.md has the details and how long each verb takes; PYTEST="..." adds options ---
 
-format: .venv/light/ready  ## Format the code, apply safe fixes, and write .env.example from the settings
+format: .venv/light/ready  ## Format the code, apply safe fixes, and write .env.example and the README's table of pages
 	$(LIGHT)/ruff check --quiet --fix-only . && $(LIGHT)/ruff format .
 	$(LIGHT)/python platform/env_example.py .env.example
+	$(LIGHT)/python tests/page_table.py
 
 style: .venv/light/ready  ## Check style, structure, wording and import layers (seconds; without torch, Ray and MLflow)
 	$(LIGHT)/ruff check . && $(LIGHT)/ruff format --check .

@@ -85,7 +85,7 @@ def connects(host: SecondHost, address: str) -> bool:
     """Return whether a container of the second host opens a connection to Ray's control service (GCS)."""
     script = f"import socket; print(socket.socket().connect_ex(({address!r}, 6379)))"
     # Without an answer to its packets, the attempt ends with 124, the status of `timeout`.
-    done = host.docker("exec", "joined-copier", "timeout", "5", "python", "-c", script, check=False)
+    done = host.docker("exec", "mlplatform-joined-copier-1", "timeout", "5", "python", "-c", script, check=False)
     assert done.returncode in (0, 124), done.stderr
     return done.stdout == "0\n"
 
@@ -149,7 +149,7 @@ def test_second_host_joins_without_restarts_until_it_is_removed(
         joined(host)
         assert before.items() <= starts(hub).items(), "a container was restarted"
 
-        copies = ("exec", "joined-copier", "cat", "/shared/cache/second-host", "/food11/second-host")
+        copies = ("exec", "mlplatform-joined-copier-1", "cat", "/shared/cache/second-host", "/food11/second-host")
         wait_for(lambda: host.docker(*copies, check=False).stdout == "a modelphotos", "copies of both folders", 90)
 
         (tmp_path / "look.py").write_text(LOOK)
@@ -177,7 +177,7 @@ def test_second_host_joins_without_restarts_until_it_is_removed(
         assert jobs.wait(again, timeout_s=120).status == "SUCCEEDED", jobs.logs(again)
 
         # By its address, because the hub also resolves the names.
-        resolve = ("exec", "joined-copier", "getent", "hosts", "ray-head")
+        resolve = ("exec", "mlplatform-joined-copier-1", "getent", "hosts", "ray-head")
         head = wait_for(lambda: host.docker(*resolve, check=False).stdout, "the head's address", 30).split()[0]
         assert len(peers(hub)) == 1
         assert connects(host, head)

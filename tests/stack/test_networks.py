@@ -37,7 +37,7 @@ with ThreadPoolExecutor(32) as threads:
 def test_job_connects_to_documented_services_only(stack: Stack) -> None:
     places, networks = {}, {}
     for entry in stack.containers():
-        name = entry["Name"].strip("/").removeprefix(stack.settings.stack_prefix)
+        name = entry["Config"]["Labels"]["com.docker.compose.service"]
         found = entry["NetworkSettings"]["Networks"]
         networks[name] = set(found)
         for port in {port for place, port in REACHABLE | HIDDEN if place == name}:

@@ -102,7 +102,7 @@ def test_notebook_of_person_reaches_entry_points_only(stack: Stack, labs: dict[s
     ports = {**dict(USED), "ray-head": 6379, "postgres": 5432, "prometheus": 9090, "notebook": 8888}
     ports |= {labs["bob"].service: 8888, "ray-worker-0": 52365, "alertmanager": 9093}
     for entry in stack.containers():
-        name = entry["Name"].strip("/").removeprefix(stack.settings.stack_prefix)
+        name = entry["Config"]["Labels"]["com.docker.compose.service"]
         addresses = [net["IPAddress"] for net in entry["NetworkSettings"]["Networks"].values()]
         if name in ports:
             places |= {(host, ports[name]): (name, ports[name]) for host in (name, *filter(None, addresses))}

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import page_table
 import pytest
 import typer
 import yaml
@@ -163,3 +164,10 @@ def test_workflows_name_verbs_and_variables_of_makefile(workflow: Path) -> None:
 
 def test_workflows_exist() -> None:
     assert [path.stem for path in WORKFLOWS] == ["github", "gitlab"]
+
+
+def test_table_of_pages_is_that_of_compose_files() -> None:
+    text = page_table.README.read_text()
+    assert page_table.rows().count("\n") >= 6
+    assert page_table.HEADER + page_table.rows() + "\n" in text, "run `make format`"
+    assert page_table.written(page_table.written(text.replace("| Grafana |", "| G |"))) == text

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
+from compose_files import checkout
 
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import compose, doctor, engine, networks
+from mlplatform.stack import compose, declared, doctor, engine, networks
 from mlplatform.stack import services as stack_services
 from mlplatform.stack.checks import start
 from mlplatform.stack.checks.finding import Place
@@ -241,10 +241,13 @@ def test_images_are_built_by_builder_of_current_context(program: Program, monkey
         assert done.stdout.split() == [context or "default"]
 
 
-def test_lists_of_host_and_stack_agree_on_exporters() -> None:
-    for accelerator, name in stack_services.GPU_EXPORTERS.items():
-        services = yaml.safe_load((CHECKOUT / f"compose/monitoring.{accelerator}.yaml").read_text())["services"]
-        assert [*services] == [name]
-        assert services[name]["profiles"] == [stack_services.GPU_METRICS]
-        # Otherwise pages and alerts would name the container's id, which changes with each recreation.
-        assert services[name]["hostname"].startswith("${HOST_NAME:-")
+@pytest.mark.parametrize(("accelerator", "exporter"), [("cuda", "dcgm-exporter"), ("rocm", "amd-exporter")])
+def test_exporter_of_accelerator_names_gpus_by_host(tmp_path: Path, accelerator: str, exporter: str) -> None:
+    root = checkout(tmp_path, ACCELERATOR=accelerator)
+    assert stack_services.exporters(root) == [exporter]
+    # Otherwise pages and alerts would name the container's id, which changes with each recreation.
+    assert declared.services(root)[exporter]["hostname"].startswith("${HOST_NAME:-")
+
+
+def test_stack_without_gpus_has_no_exporter(tmp_path: Path) -> None:
+    assert stack_services.exporters(checkout(tmp_path)) == []

@@ -70,7 +70,7 @@ def test_every_service_uses_the_chosen_server() -> None:
 def test_clients_and_pages_are_those_of_other_server(root: Path) -> None:
     client = stack_env.client_settings(root)
     assert (client.s3_endpoint, client.s3_credentials) == (ENDPOINT, root / "secrets" / "s3_people")
-    assert not [page for page in services.pages(load(root)) if page.service == services.STORE]
+    assert not [page for page in services.pages(root) if page.service == services.STORE]
 
 
 @pytest.mark.parametrize("address", ["http://localhost:9000", "http://127.0.0.1", "s3.example.org", "https://u:p@s3"])

@@ -40,6 +40,7 @@ def checkout(tmp_path: Path) -> Path:
         shutil.copy(CHECKOUT / name, root)
     text = (root / ".env.example").read_text().replace("MLPLATFORM_VERSION=", "MLPLATFORM_VERSION=0")
     (root / ".env").write_text(text)
+    (root / "compose/stack.generated.yaml").touch()
     (tmp_path / "docker").write_text(DOCKER)
     (tmp_path / "docker").chmod(0o755)
     return root
@@ -67,6 +68,18 @@ def test_compose_gets_no_foreign_variable(checkout: Path, command: tuple[str, ..
     assert [line for line in seen.splitlines() if "another=value" in line] == []
     assert f"DOCKER_HOST={ENGINE}\n" in seen
     assert "no_proxy=example.org\n" in seen
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_verb_writes_missing_generated_file_first(checkout: Path, missing: bool) -> None:
+    """As for a `make down` after a `git pull`."""
+    (checkout.parent / "make").write_text('#!/bin/sh\necho "make $*" >>"$CALLS"\n')
+    (checkout.parent / "make").chmod(0o755)
+    if missing:
+        (checkout / "compose/stack.generated.yaml").unlink()
+    assert run(checkout, "platform/compose.sh", "ps").returncode == 0
+    first = (checkout.parent / "calls").read_text().splitlines()[0]
+    assert (first == "make --no-print-directory env") is missing
 
 
 def test_unavailable_engine_of_the_shell_is_named(checkout: Path) -> None:

@@ -117,15 +117,20 @@ def test_settings_are_restored_whole(tmp_path: Path, monkeypatch: pytest.MonkeyP
     generated.write_text("old\n")
     # No image is in use; `docker image rm` and the others have nothing to do.
     monkeypatch.setattr(former, "output", lambda *command, **options: "")
+    monkeypatch.setattr(former, "containers", lambda prefix: [])
     folder.mkdir()
     Former(root, folder).save(FACTS)
     (root / ".env").write_text("MLPLATFORM_VERSION=2.0\nRENAMED=7\n")
     generated.write_text("new\n")
     (root / "compose" / "notebooks.generated.yaml").write_text("only the new version has it\n")
+    of_service = root / "docker" / "prometheus" / "services.generated.yml"
+    of_service.parent.mkdir(parents=True)
+    of_service.write_text("only the new version has it\n")
     Former(root, folder).restore_settings()
     assert (root / ".env").read_text() == "# mine\nMLPLATFORM_VERSION=1.0\nWORKER_CPUS=7\n"
     assert generated.read_text() == "old\n"
     assert list(generated.parent.iterdir()) == [generated]
+    assert not of_service.exists()
     assert (folder / "program" / "mlplatform" / "stack" / "upgrade.py").is_file()
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from compose_files import checkout
 
-from mlplatform.stack import notebook_file, workers
+from mlplatform.stack import declared, notebook_file
 
 CHECKOUT = Path(__file__).parents[3]
 COMPOSE = CHECKOUT / "compose"
@@ -26,11 +27,6 @@ def test_down_removes_containers_but_no_volume() -> None:
 
 
 SHARED, OF_PERSON = (COMPOSE / "notebook.yaml").read_text(), notebook_file.render("rocm", {"alice": 8901})
-FILES = {
-    **{str(file.relative_to(COMPOSE)): file.read_text() for file in COMPOSE.rglob("*.rocm*.yaml")},
-    "`make notebook`": OF_PERSON,
-    "`make env`": workers.render_workers("rocm", 3),
-}
 
 
 @pytest.mark.parametrize(
@@ -48,12 +44,22 @@ def test_notebook_keeps_work_on_named_volume(text: str, work: str) -> None:
         assert mounted[work] in described["volumes"]
 
 
-@pytest.mark.parametrize("text", FILES.values(), ids=FILES)
-def test_every_container_with_amd_gpu_has_its_groups(text: str) -> None:
+@pytest.mark.parametrize("layout", ["host", "gpu"])
+def test_every_container_with_amd_gpu_has_its_groups(tmp_path: Path, layout: str) -> None:
     """`/dev/kfd` belongs to the host's group render, or video in older distributions."""
-    services = yaml.safe_load(text)["services"]
+    root = checkout(tmp_path, ACCELERATOR="rocm", WORKER_LAYOUT=layout, NOTEBOOK_LAYOUT="generated")
+    (root / notebook_file.FILE).write_text(OF_PERSON)
+    services = declared.services(root)
+    joined = declared.inherited(COMPOSE / "accelerator.rocm.yaml", "worker-of-host", {})
+    services["ray-worker of a joined host"] = joined
     with_gpu = {name: made for name, made in services.items() if "/dev/kfd" in made.get("devices", [])}
-    assert with_gpu
+    assert {
+        "ray-worker-0",
+        "amd-exporter",
+        "notebook",
+        "notebook-alice",
+        "ray-worker of a joined host",
+    } <= with_gpu.keys()
     for name, made in with_gpu.items():
         groups = made.get("group_add", [])
         assert "video" in groups, name

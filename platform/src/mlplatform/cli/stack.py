@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 def _with_own_settings(root: Path) -> Path:
-    from mlplatform.stack import shell
+    from mlplatform.stack import generated, shell
 
     shell.use_own_settings(root)
+    generated.write_missing(root.absolute())
     return root
 
 
@@ -86,7 +87,7 @@ def status(root: Root = Path()) -> None:
 
     settings = StackSettings.load(root.absolute() / ".env")
     running, of_people = docker.running(root.absolute()), notebooks.pages_of_people(root.absolute())
-    shown = [page for page in [*services.pages(settings), *of_people] if page.service in running]
+    shown = [page for page in [*services.pages(root.absolute()), *of_people] if page.service in running]
     if not shown:
         print("The stack is not running; start it with `make up`.")
         return

@@ -1,18 +1,19 @@
-"""Owners of the stack's volumes, `python -m mlplatform.services.ownership`.
+"""Owners of the stack's volumes, `python -m mlplatform.services.ownership VOLUME=UID:GID ...`.
 
 Each group of services has a user id of its own, and so high that hosts assign it to nobody: whoever has the id of a
-container's process reads its secrets in /proc/<pid>/root.
+container's process reads its secrets in /proc/<pid>/root. The compose files have the ids.
 
-This one-shot gives each volume, mounted at /volumes/<user>/<name>, to the user of its services: Docker gives a new one
-to root, or to the user of an official image. The top folder of a volume changes last, so that its owner tells whether
-all of the volume was changed: the next start continues a pass that was interrupted, and does not look into a volume
-that is finished.
+This one-shot gives each volume, mounted at /volumes/<name>, to the user of its services: Docker gives a new one to
+root, or to the user of an official image. The top folder of a volume changes last, so that its owner tells whether all
+of the volume was changed: the next start continues a pass that was interrupted, and does not look into a volume that is
+finished.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mlplatform.errors import HostError, PlatformError
@@ -20,24 +21,9 @@ from mlplatform.errors import HostError, PlatformError
 Ids = tuple[int, int]
 """User and group id."""
 
-OWNERS: dict[str, Ids] = {
-    "store": (27001, 27001),
-    "platform": (27002, 27002),
-    # Ray's nodes and the notebook, which share a volume.
-    "ray": (27003, 27003),
-    "postgres": (27004, 27004),
-    "prometheus": (27005, 27005),
-    "alertmanager": (27006, 27006),
-    "postgres-exporter": (27007, 27007),
-    # Its image opens files to the root group, for any user id.
-    "grafana": (27008, 0),
-    "proxy": (27009, 27009),
-}
-"""Ids of each group of services. A test compares them with the images and the compose files."""
-
 VOLUMES = Path("/volumes")
 
-_UNKNOWN_CLUSTER = ("postgres/postgres/PG_VERSION", 999)
+_UNKNOWN_CLUSTER = ("postgres/PG_VERSION", 999)
 """File of a database cluster, and the user to whom it belongs if a version up to 0.3 has written the volumes."""
 
 
@@ -65,7 +51,7 @@ def give(volume: Path, ids: Ids) -> int:
     return changed + 1
 
 
-def give_all(root: Path) -> None:
+def give_all(root: Path, owners: Mapping[str, Ids]) -> None:
     """Give every volume below `root` to the user of its services.
 
     Raises:
@@ -73,18 +59,25 @@ def give_all(root: Path) -> None:
             changed, and those before it were.
     """
     _check(root)
-    for volume in sorted(root.glob("*/*")):
-        user = volume.parent.name
-        ids = OWNERS[user]
+    for name, ids in sorted(owners.items()):
         try:
-            changed = give(volume, ids)
+            changed = give(root / name, ids)
         except OSError as error:
             raise HostError(
-                f"The volume {volume.name} could not be given to user {ids[0]} ({error}): start the stack again to "
-                "continue."
+                f"The volume {name} could not be given to user {ids[0]} ({error}): start the stack again to continue."
             ) from error
         if changed:
-            print(f"{volume.name}: {changed:,} files and folders now belong to {ids[0]}:{ids[1]} ({user}).")
+            print(f"{name}: {changed:,} files and folders now belong to {ids[0]}:{ids[1]}.")
+
+
+def parse(arguments: Iterable[str]) -> dict[str, Ids]:
+    """Return user and group of each volume from arguments such as `postgres=27004:27004`."""
+    owners = {}
+    for argument in arguments:
+        name, _, ids = argument.partition("=")
+        user, _, group = ids.partition(":")
+        owners[name] = (int(user), int(group))
+    return owners
 
 
 def _check(root: Path) -> None:
@@ -105,6 +98,6 @@ def _raise(error: OSError) -> None:
 
 if __name__ == "__main__":
     try:
-        give_all(VOLUMES)
+        give_all(VOLUMES, parse(sys.argv[1:]))
     except PlatformError as error:
         sys.exit(str(error))

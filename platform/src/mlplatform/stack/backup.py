@@ -14,10 +14,10 @@ from mlplatform.errors import HostError, SettingsError, StorageError
 from mlplatform.files import atomic
 from mlplatform.services.backup.repository import FOLDER
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import checkout, env_file, services, unfinished
+from mlplatform.stack import checkout, env_file, secrets_folder, services, unfinished
 from mlplatform.stack import compose as stack_compose
 from mlplatform.stack.docker import compose, output
-from mlplatform.stack.secrets_folder import FILES, S3_ROLES, TO_FILL_IN
+from mlplatform.stack.secrets_folder import S3_ROLES, TO_FILL_IN
 
 _HAS_DATA = 3
 
@@ -130,7 +130,7 @@ def _adopt(root: Path, handover: Path) -> Iterator[str]:
     yield from (f"adopted {line}" for line in sorted(set(after.splitlines()) - set(before.splitlines())))
     yield "kept this host's settings: memory, GPUs, prefix, network, ports, images and mirrors"
     folder = handover / "secrets"
-    for name in FILES.keys() - _OF_THE_VOLUMES:
+    for name in set(secrets_folder.names(root)) - _OF_THE_VOLUMES:
         if (folder / name).is_file():
             with atomic.new_file(root / "secrets" / name) as draft:
                 draft.touch(mode=0o600)
@@ -149,4 +149,5 @@ def merged(current: str, saved: str) -> str:
     """Return settings with the values of a backup where they do not belong to the host."""
     adopted = dict(re.findall(r"^([A-Z0-9_]+)=(.*)$", saved, re.M))
     names = set(re.findall(r"^([A-Z0-9_]+)=", current, re.M)) & adopted.keys() - StackSettings.of_host()
-    return env_file.changed(current, {name: adopted[name] for name in names})
+    # Also a port that only a compose file names is one of this host.
+    return env_file.changed(current, {name: adopted[name] for name in names if not name.endswith("_PORT")})

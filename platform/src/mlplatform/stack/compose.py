@@ -14,9 +14,10 @@ from mlplatform.files import atomic
 from mlplatform.settings.environment import environment
 from mlplatform.settings.services import OfGateway
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import checkout, entrance, env_file, images, notebooks
+from mlplatform.stack import checkout, entrance, env_file, generated, images, notebooks
 from mlplatform.stack.docker import compose, failed
-from mlplatform.stack.services import GPU_EXPORTERS, GPU_METRICS, profiles_of, start_variables
+from mlplatform.stack.host import this_host
+from mlplatform.stack.services import GPU_METRICS, exporters, profiles_of, start_variables
 
 START_TIMEOUT = 300
 """Seconds after which a service that is still not healthy counts as failed."""
@@ -33,6 +34,7 @@ def up(root: Path, only: str | None = None) -> None:
     """
     settings = StackSettings.load(root / ".env")
     profiles = profiles_of(settings, only)
+    generated.write(root, settings, this_host(), only)
     variables = {
         **environment(),
         **start_variables(settings, only),
@@ -59,12 +61,12 @@ def up(root: Path, only: str | None = None) -> None:
         )
     notebooks.connect(root)
     checkout.record_start(root, only)
-    exporter = GPU_EXPORTERS.get(settings.accelerator) if GPU_METRICS in profiles else None
-    command = compose(root, "up", "--detach", "--no-build", "--no-deps", str(exporter))
-    if exporter and subprocess.run(command, env=variables, check=False).returncode:
+    last = exporters(root) if GPU_METRICS in profiles else []
+    command = compose(root, "up", "--detach", "--no-build", "--no-deps", *last)
+    if last and subprocess.run(command, env=variables, check=False).returncode:
         print(
-            f"Note: {exporter} did not start (the reason is above), so pages show GPUs as Ray measures them: correct "
-            f"it, or remove {GPU_METRICS} from COMPOSE_PROFILES in .env.",
+            f"Note: {', '.join(last)} did not start (the reason is above), so pages show GPUs as Ray measures them: "
+            f"correct it, or remove {GPU_METRICS} from COMPOSE_PROFILES in .env.",
             file=sys.stderr,
         )
 

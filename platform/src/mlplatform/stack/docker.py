@@ -44,7 +44,8 @@ def output(*command: str, **options: Any) -> str:
 def answer(*command: str, timeout_s: float | None = None) -> str:
     """Return what a command prints, without the spaces around it; empty if it fails or is not installed."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s).stdout.strip()
+        options: dict[str, Any] = {"capture_output": True, "stdin": subprocess.DEVNULL, "timeout": timeout_s}
+        return subprocess.run(command, text=True, check=False, **options).stdout.strip()
     except FileNotFoundError:
         return ""
 
@@ -56,6 +57,19 @@ def running(root: Path) -> set[str]:
         HostError: Compose rejects the files or the settings.
     """
     return set(output(*compose(root, "--profile", "*", "ps", "--services")).split())
+
+
+def containers(prefix: str) -> list[dict[str, Any]]:
+    """Return Docker's description of each container of the stack with this prefix."""
+    project = f"label=com.docker.compose.project={prefix}mlplatform"
+    ids = output("docker", "ps", "--all", "--quiet", "--filter", project).split()
+    found: list[dict[str, Any]] = json.loads(output("docker", "inspect", *ids)) if ids else []
+    return found
+
+
+def service(container: dict[str, Any]) -> str:
+    """Return the name of a container's service."""
+    return str(container["Config"]["Labels"]["com.docker.compose.service"])
 
 
 def failed(root: Path, timeout_s: float | None = None) -> Iterator[tuple[str, str, str]]:

@@ -86,7 +86,7 @@ def _disk_problems(docker_root: Path, needed: int) -> Iterator[str]:
 def _port_problems(
     root: Path, settings: StackSettings, starting: Collection[str], options: Collection[str]
 ) -> Iterator[str]:
-    for page in [*pages(settings), *notebooks.pages_of_people(root)]:
+    for page in [*pages(root), *notebooks.pages_of_people(root)]:
         if page.service not in starting:
             continue
         if reason := networks.bind_error(LOOPBACK, page.port):
@@ -98,15 +98,15 @@ def _port_problems(
                 f"Port {page.port} for {page.title} cannot be used ({reason}): stop the process that uses it, or {fix}."
             )
     if PROXY in starting:
-        yield from _entrance_problems(settings, options)
+        yield from _entrance_problems(root, settings, options)
 
 
-def _entrance_problems(settings: StackSettings, options: Collection[str] = ()) -> Iterator[str]:
+def _entrance_problems(root: Path, settings: StackSettings, options: Collection[str] = ()) -> Iterator[str]:
     address = settings.bind_address
     if reason := networks.bind_error(address, 0):
         yield f"BIND_ADDRESS={address} cannot be used ({reason}): set it in .env to an address of this host."
         return
-    ports = {page.setting: page.port for page in pages(settings)} | {"HTTPS_PORT": settings.https_port}
+    ports = {page.setting: page.port for page in pages(root)} | {"HTTPS_PORT": settings.https_port}
     for setting, port in ports.items():
         reason = networks.bind_error(address, port)
         if reason == os.strerror(errno.EACCES) and "name=rootless" in options:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import ssl
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import certifi
@@ -12,7 +13,8 @@ from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.host import LOOPBACK
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack.docker import answer
+from mlplatform.stack.docker import answer, compose
+from mlplatform.stack.services import Page
 
 CERTIFICATE = "proxy-ca.pem"
 """File in the checkout with the certificate of the entrance's authority."""
@@ -44,15 +46,33 @@ def variables(settings: StackSettings) -> dict[str, str]:
     return {"PAGES_ORIGIN": origin(settings), **pages}
 
 
-def write_certificates(root: Path, settings: StackSettings) -> str:
+def sites(pages: Iterable[Page]) -> str:
+    """Return the sites of pages for the Caddyfile, which has a snippet for each kind of site.
+
+    Each page has its port at BIND_ADDRESS and DOMAIN, and names of its own, also with that port, so that pages share no
+    cookies.
+    """
+    return "\n".join(site for page in pages for site in _sites(page))
+
+
+def _sites(page: Page) -> Iterator[str]:
+    port, names = page.inside, page.facts["names"]
+    to_service = f"\timport {page.facts.get('site', 'page')} {page.service}:{port}\n"
+    yield f"https://{{$BIND_ADDRESS}}:{port} {{\n\ttls internal\n{to_service}}}\n"
+    hosts = [f"{{$DOMAIN}}:{port}", f"{names[0]}.{{$DOMAIN}}:{port}", *(f"{name}.{{$DOMAIN}}" for name in names)]
+    addresses = ", ".join(f"https://{host}" for host in hosts)
+    yield f"{addresses} {{\n\timport certificate{{$ISSUER}}\n{to_service}}}\n"
+
+
+def write_certificates(root: Path) -> str:
     """Write the authority's certificate and the bundle to the checkout; return its SHA-256 fingerprint.
 
     Raises:
         HostError: the entrance does not run.
     """
-    own = answer("docker", "exec", f"{settings.stack_prefix}proxy", "cat", _IN_CONTAINER)
+    own = answer(*compose(root, "--profile", "*", "exec", "--no-TTY", "proxy", "cat", _IN_CONTAINER))
     if not own:
-        raise HostError(f"The TLS entrance {settings.stack_prefix}proxy does not run: start it with `make up`.")
+        raise HostError("The TLS entrance, service proxy, does not run: start it with `make up`.")
     for name, text in ((CERTIFICATE, own), (BUNDLE, Path(certifi.where()).read_text() + own)):
         atomic.write(root / name, f"{text}\n")
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(own)).hexdigest()
@@ -76,7 +96,7 @@ def trust_lines(root: Path, settings: StackSettings) -> list[str]:
     """Write the certificates, and return what a person needs in order to trust them."""
     if not settings.has_proxy or settings.acme_email:
         return []
-    found = write_certificates(root, settings)
+    found = write_certificates(root)
     copy = "/usr/local/share/ca-certificates/mlplatform.crt && sudo update-ca-certificates"
     return [
         f"Certificates are from this stack's own authority, SHA-256 fingerprint {found}.",

@@ -15,7 +15,7 @@ from mlplatform.settings.environment import shell_environment
 from mlplatform.settings.host import LOOPBACK
 from mlplatform.settings.job import Settings
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import env_file, notebook_file, secrets_folder, sizing, workers
+from mlplatform.stack import checkout, env_file, generated, notebook_file, secrets_folder, sizing
 from mlplatform.stack.host import Host
 
 _READ_BY_SERVICES = ("docker", "images", "platform")
@@ -23,7 +23,7 @@ _READ_BY_SERVICES = ("docker", "images", "platform")
 
 
 def write_env(root: Path, host: Host) -> list[str]:
-    """Write `.env`, `secrets/` and, for a GPU count without a shipped file, the workers' compose file, if missing.
+    """Write `.env` and `secrets/` where they are missing, and the generated files where they have changed.
 
     Whatever the umask with which the checkout was made, services and builds can read their files afterwards.
 
@@ -53,18 +53,12 @@ def write_env(root: Path, host: Host) -> list[str]:
     written += _write_version(file, checkout_version(root))
     written += _fill(file)
     settings = StackSettings.load(file)
-    written += [f"secrets/{name}" for name in secrets_folder.write_missing(root / "secrets")]
+    names = secrets_folder.names(root)
+    written += [f"secrets/{name}" for name in secrets_folder.write_missing(root / "secrets", names)]
     if settings.notebook_layout == "generated" and notebook_file.write(root, settings, notebook_file.read_ports(root)):
         written.append(f"{notebook_file.FILE} again, for this version")
-    generated = root / "compose" / f"workers.{settings.accelerator}.generated.yaml"
-    before = generated.read_text() if generated.exists() else ""
-    most = max(host.gpus - len(sizing.gpus_of_notebook(settings, host)), 1)
-    too_many = host.gpus > 0 and workers.count(before) > most
-    if settings.worker_layout == "generated" and (too_many or not before):
-        atomic.write(generated, workers.render_workers(settings.accelerator, most))
-        written.append(f"compose/{generated.name}")
-    count = {"host": 1, "gpu": 2}.get(settings.worker_layout) or workers.count(generated.read_text())
-    return written + _divide(file, host, count)
+    written += generated.write(root, settings, host, checkout.started(root)["only"])
+    return written + _divide(file, host, generated.number_of_workers(root))
 
 
 def checkout_version(root: Path) -> str:

@@ -21,32 +21,19 @@ from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import images
-from mlplatform.stack.docker import answer, output
+from mlplatform.stack.docker import answer, containers, output
 from mlplatform.stack.unfinished import FACTS
 
 _KEPT = "mlplatform-former"
 """Name under which Docker keeps the images, so that `docker image prune` does not remove them."""
 
-_GENERATED = "compose/*.generated.yaml"
+_GENERATED = ("compose/*.generated.*", "docker/*/*.generated.*")
 """Files that `make env` writes for each version."""
 
 _COUNTED = (("gateway", "jobs"), ("mlflow", "runs"))
 """Database and table of what an upgrade must not lose; rows of neither are deleted in the first hour of a start."""
 
 _COUNTS = "counts.json"
-
-
-def containers(root: Path) -> list[dict[str, Any]]:
-    """Return Docker's description of each container of the stack."""
-    project = f"label=com.docker.compose.project={_prefix(root)}mlplatform"
-    ids = output("docker", "ps", "--all", "--quiet", "--filter", project).split()
-    found: list[dict[str, Any]] = json.loads(output("docker", "inspect", *ids)) if ids else []
-    return found
-
-
-def service(container: dict[str, Any]) -> str:
-    """Return the name of a container's service."""
-    return str(container["Config"]["Labels"]["com.docker.compose.service"])
 
 
 class Former:
@@ -117,11 +104,11 @@ class Former:
         return found
 
     def _files(self) -> list[Path]:
-        return [self._root / ".env", *self._root.glob(_GENERATED)]
+        return [self._root / ".env", *(file for pattern in _GENERATED for file in self._root.glob(pattern))]
 
     def _used(self, version: str) -> dict[str, str]:
         """Return names and ids of the images of the stack's containers, and of those that only some verbs start."""
-        running = {entry["Config"]["Image"]: entry["Image"] for entry in containers(self._root)}
+        running = {entry["Config"]["Image"]: entry["Image"] for entry in containers(_prefix(self._root))}
         return {**images.built(version), **running}
 
     # --- Databases ---

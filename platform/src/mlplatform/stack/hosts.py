@@ -43,7 +43,7 @@ def invite(root: Path, name: str, address: str) -> Path:
     settings = StackSettings.load(root / ".env")
     _start_hub(root, settings)
     content = {
-        **json.loads(_hub(settings, "add", name)),
+        **json.loads(_hub(root, settings, "add", name)),
         "name": name,
         "version": settings.mlplatform_version,
         "network": settings.cluster_network,
@@ -67,7 +67,7 @@ def joined(root: Path) -> dict[str, str]:
         HostError: the hub is not running.
     """
     settings = StackSettings.load(root / ".env")
-    hosts = json.loads(_hub(settings, "list", ""))
+    hosts = json.loads(_hub(root, settings, "list", ""))
     return {name: host["addresses"] for name, host in sorted(hosts.items())}
 
 
@@ -77,7 +77,7 @@ def remove(root: Path, name: str) -> None:
     Raises:
         HostError: no host of this name has joined, or the hub is not running.
     """
-    _hub(StackSettings.load(root / ".env"), "remove", name)
+    _hub(root, StackSettings.load(root / ".env"), "remove", name)
 
 
 def address_of_this_host() -> str:
@@ -107,15 +107,14 @@ def _start_hub(root: Path, settings: StackSettings) -> None:
     output(*compose(root, "up", "--detach", "--no-build", "--no-deps", "--wait", "hub", "copies"))
 
 
-def _hub(settings: StackSettings, command: str, name: str) -> str:
-    container = f"{settings.stack_prefix}hub"
+def _hub(root: Path, settings: StackSettings, command: str, name: str) -> str:
     program = ("python", "-m", "mlplatform.services.hub", command, settings.cluster_network, name)
-    result = subprocess.run(["docker", "exec", container, *program], capture_output=True, text=True, check=False)
+    words = compose(root, "--profile", "*", "exec", "--no-TTY", "hub", *program)
+    result = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if result.returncode == 0:
         return result.stdout
-    if re.search(r"No such container|container \S+ is not running", result.stderr):
+    if re.search(r'service "hub" is not running', result.stderr):
         raise HostError(
-            f"The container {container}, which connects hosts, is not running; `make host-token` starts it and invites "
-            "a host."
+            "The service hub, which connects hosts, is not running; `make host-token` starts it and invites a host."
         )
-    raise HostError(result.stderr.strip() or f"The hub did not answer ({container}).")
+    raise HostError(result.stderr.strip() or "The service hub did not answer.")

@@ -12,8 +12,9 @@ from typing import Any
 from mlplatform.errors import HostError
 from mlplatform.settings.environment import environment
 from mlplatform.settings.stack import StackSettings
+from mlplatform.stack import declared
 from mlplatform.stack.docker import answer, compose, output
-from mlplatform.stack.services import GPU_EXPORTERS, IMAGE_SETTINGS, profiles_of, start_variables
+from mlplatform.stack.services import GPU_METRICS, image_setting, profiles_of, start_variables
 
 _OURS = "mlplatform-"
 
@@ -73,11 +74,12 @@ def pull_missing(root: Path, only: str | None = None) -> None:
     problems = []
     for name, service in configured(root, only).items():
         image = service["image"]
-        if name in GPU_EXPORTERS.values() or image.startswith(_OURS) or is_present(image):
+        if GPU_METRICS in service.get("profiles", ()) or image.startswith(_OURS) or is_present(image):
             continue
         result = subprocess.run(["docker", "pull", image], stderr=subprocess.PIPE, text=True, check=False)
         if result.returncode:
-            problems.append(_problem(name, service, result.stderr, profiles))
+            setting = image_setting(declared.services(root)[name])
+            problems.append(_problem(name, service, setting, result.stderr, profiles))
     if problems:
         raise HostError("\n".join(problems))
 
@@ -107,9 +109,9 @@ def former(listed: Iterable[str], current: str) -> list[str]:
     return [name for name, version in versions.items() if version != next(iter(versions.values()))]
 
 
-def _problem(name: str, service: Mapping[str, Any], answer: str, profiles: list[str]) -> str:
+def _problem(name: str, service: Mapping[str, Any], setting: str, answer: str, profiles: list[str]) -> str:
     reason = (answer.strip().splitlines() or ["no reason given"])[-1]
-    setting, own = IMAGE_SETTINGS.get(name), service.get("profiles", [])
+    own = service.get("profiles", [])
     text = f"The image {service['image']} of the service {name} cannot be pulled ({reason}): "
     text += f"set {setting} in .env to one that this host reaches" if setting else "load it into Docker by hand"
     if own:

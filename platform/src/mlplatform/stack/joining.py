@@ -11,7 +11,7 @@ from typing import Any
 
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
-from mlplatform.stack import env, images, sizing
+from mlplatform.stack import env, generated, images, sizing
 from mlplatform.stack.docker import compose
 from mlplatform.stack.host import Host
 from mlplatform.stack.hosts import SECRETS
@@ -79,7 +79,8 @@ def start(root: Path) -> None:
     if any(subprocess.run(command, check=False).returncode for command in commands):
         raise HostError(
             f"The worker did not reach the stack within {START_TIMEOUT} s: `docker logs` of the containers "
-            "joined-link and joined-worker tells why; the stack's firewall must accept UDP on its HUB_PORT."
+            "mlplatform-joined-link-1 and mlplatform-joined-ray-worker-1 tells why; the stack's firewall must accept "
+            "UDP on its HUB_PORT."
         )
 
 
@@ -146,6 +147,7 @@ def _addresses(block: str) -> dict[str, str]:
 
 def _build_missing(root: Path) -> None:
     """Build the images that this host lacks, as `make build` does; with `make join BUNDLE=` it has them."""
+    generated.write_missing(root, FILE)
     version = env.checkout_version(root)
     for kind, service in _BUILT_AS.items():
         command = compose(root, "--profile", "*", "build", service, env=FILE)

@@ -112,23 +112,12 @@ def render(accelerator: Accelerator, ports: Mapping[str, int]) -> str:
 
 def _service(person: str, accelerator: Accelerator, port: int) -> dict[str, Any]:
     name, (home, cache) = service_name(person), volume_names(person)
-    environment = {"MLPLATFORM_USER": person}
-    service: dict[str, Any] = {
-        "extends": {"file": "base.yaml", "service": "personal-lab"},
-        "container_name": f"${{STACK_PREFIX:-}}{name}",
+    return {
+        "extends": {"file": f"accelerator.{accelerator}.yaml", "service": "personal-lab"},
         "hostname": name,
-        "environment": environment,
+        "environment": {"MLPLATFORM_USER": person},
         "secrets": [{"source": token_name(person), "target": "notebook_token"}],
         "networks": [name],
         "ports": [f"127.0.0.1:{port}:8888"],
         "volumes": [f"{home}:{HOME}", f"{cache}:/cache"],
     }
-    # As in `notebook.<accelerator>.yaml`.
-    if accelerator == "cuda":
-        service["runtime"] = "nvidia"
-        environment["NVIDIA_VISIBLE_DEVICES"] = "${NOTEBOOK_GPUS:-void}"
-    if accelerator == "rocm":
-        service["devices"] = ["/dev/kfd", "/dev/dri"]
-        service["group_add"] = ["video", "${RENDER_GID:-44}"]
-        environment["HIP_VISIBLE_DEVICES"] = "${NOTEBOOK_GPUS:--1}"
-    return service

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from mlplatform.credentials import password
 from mlplatform.errors import HostError
@@ -13,7 +13,7 @@ from mlplatform.settings.environment import environment
 from mlplatform.settings.host import LOOPBACK
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import entrance, images, networks, notebook_file, unfinished
-from mlplatform.stack.docker import answer, compose, output, running
+from mlplatform.stack.docker import compose, containers, output, running, service
 from mlplatform.stack.notebook_file import service_name, token_name
 from mlplatform.stack.services import NOTEBOOK, STORE, Page, pages
 
@@ -38,21 +38,21 @@ def add(root: Path, person: str) -> tuple[str, bool]:
     notebook_file.check_name(person)
     unfinished.check(root)
     settings = StackSettings.load(root / ".env")
-    service, before, up = service_name(person), notebook_file.read_ports(root), running(root)
+    name, before, up = service_name(person), notebook_file.read_ports(root), running(root)
     if not images.is_present(image := f"mlplatform-notebook:{settings.mlplatform_version}"):
         raise HostError(f"The image {image} is not built: run `make build`.")
     port = before.get(person)
-    if port is None or (service not in up and networks.bind_error(LOOPBACK, port)):
-        port = free_port(settings, before.values())
+    if port is None or (name not in up and networks.bind_error(LOOPBACK, port)):
+        port = free_port(root, settings, before.values())
     renewed = _write_token(root, person)
     notebook_file.write(root, settings, {**before, person: port})
     started = bool(up & set(USED))
     if started:
         options = ["--force-recreate"] if renewed else []
-        _compose(root, "up", "--detach", "--no-build", "--no-deps", *_WAITING, *options, service)
+        _compose(root, "up", "--detach", "--no-build", "--no-deps", *_WAITING, *options, name)
         connect(root)
     token = (root / "secrets" / token_name(person)).read_text()
-    return f"http://{service}.localhost:{port}/lab?token={token}", started
+    return f"http://{name}.localhost:{port}/lab?token={token}", started
 
 
 def remove(root: Path, person: str) -> tuple[str, ...]:
@@ -71,9 +71,9 @@ def remove(root: Path, person: str) -> tuple[str, ...]:
         raise HostError(f"{person!r} has no notebook: the stack has {present}.")
     _compose(root, "rm", "--stop", "--force", service_name(person))
     network = network_name(settings, person)
-    for container in [f"{settings.stack_prefix}{service}" for service in USED]:
-        if network in _networks(container):
-            output("docker", "network", "disconnect", "--force", network, container)
+    for container in containers(settings.stack_prefix):
+        if service(container) in USED and network in _networks(container):
+            output("docker", "network", "disconnect", "--force", network, container["Id"])
     if network in output("docker", "network", "ls", "--format", "{{.Name}}").split():
         output("docker", "network", "rm", network)
     left = {name: port for name, port in ports.items() if name != person}
@@ -98,20 +98,25 @@ def connect(root: Path) -> None:
         HostError: Docker failed.
     """
     settings = StackSettings.load(root / ".env")
-    for _, service, network in unconnected(root, settings):
-        output("docker", "network", "connect", "--alias", service, network, f"{settings.stack_prefix}{service}")
+    missing = list(unconnected(root, settings))
+    ids = {service(container): container["Id"] for container in containers(settings.stack_prefix)} if missing else {}
+    for _, name, network in missing:
+        output("docker", "network", "connect", "--alias", name, network, ids[name])
 
 
 def unconnected(root: Path, settings: StackSettings) -> Iterator[tuple[str, str, str]]:
     """Yield each person, service and network that are not connected, of notebooks and services that have containers."""
     people = notebook_file.read_ports(root)
-    present = {service: _networks(f"{settings.stack_prefix}{service}") for service in USED} if people else {}
+    try:
+        present = {service(found): _networks(found) for found in containers(settings.stack_prefix)} if people else {}
+    except (HostError, FileNotFoundError):
+        return  # no engine runs here, which the checks of a start report
     for person in people:
         network = network_name(settings, person)
-        if network in _networks(f"{settings.stack_prefix}{service_name(person)}"):
-            for service, found in present.items():
-                if found and network not in found:
-                    yield person, service, network
+        if network in present.get(service_name(person), ()):
+            for name in USED:
+                if name in present and network not in present[name]:
+                    yield person, name, network
 
 
 def network_name(settings: StackSettings, person: str) -> str:
@@ -132,13 +137,13 @@ def pages_of_people(root: Path) -> list[Page]:
     ]
 
 
-def free_port(settings: StackSettings, taken: Iterable[int]) -> int:
+def free_port(root: Path, settings: StackSettings, taken: Iterable[int]) -> int:
     """Return a port above that of the shared notebook, which nothing uses.
 
     Raises:
         HostError: there is none.
     """
-    used = {*taken, *(page.port for page in pages(settings)), settings.https_port, settings.hub_port}
+    used = {*taken, *(page.port for page in pages(root)), settings.https_port, settings.hub_port}
     for port in range(settings.notebook_port + 1, min(settings.notebook_port + 1000, 65536)):
         if port not in used and not networks.bind_error(LOOPBACK, port):
             return port
@@ -155,10 +160,8 @@ def _write_token(root: Path, person: str) -> bool:
     return True
 
 
-def _networks(container: str) -> set[str]:
-    """Return the networks of a container; empty if it does not exist."""
-    shown = "{{json .NetworkSettings.Networks}}"
-    return set(json.loads(answer("docker", "inspect", "--type", "container", "--format", shown, container) or "{}"))
+def _networks(container: dict[str, Any]) -> set[str]:
+    return set(container["NetworkSettings"]["Networks"])
 
 
 def _compose(root: Path, *arguments: str) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 from mlplatform.errors import HostError, SettingsError
 from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import checkout, entrance, hosts, services, unfinished
+from mlplatform.stack import checkout, entrance, hosts, secrets_folder, services, unfinished
 from mlplatform.stack import compose as stack_compose
 from mlplatform.stack.docker import compose, output, running
 from mlplatform.stack.secrets_folder import FILES, S3_ROLES, TO_FILL_IN, write_missing
@@ -72,14 +72,18 @@ def rotate(root: Path, only: str = "") -> Iterator[str]:
                 ) from error
 
 
-def chosen(only: str) -> tuple[set[str], bool]:
+def chosen(only: str, files: Collection[str] = tuple(FILES)) -> tuple[set[str], bool]:
     """Return the secrets that ONLY= names, or all, and whether it includes the certificates of the TLS entrance.
+
+    Args:
+        only: first words of names.
+        files: those of `secrets/`.
 
     Raises:
         SettingsError: no secret has such a name.
     """
     kinds: dict[str, set[str]] = {_CERTIFICATES: set()}
-    for name in FILES:
+    for name in files:
         if name not in NOT_ROTATED:
             kinds.setdefault(name.partition("_")[0], set()).add(name)
     wanted = {part.strip() for part in only.split(",")} - {""} or set(kinds)
@@ -126,7 +130,7 @@ def _mounted(config: dict[str, Any]) -> dict[str, set[str]]:
 
 
 def _begin(root: Path, settings: StackSettings, only: str) -> Iterator[str]:
-    names, certificates = chosen(only)
+    names, certificates = chosen(only, secrets_folder.names(root))
     up = running(root)
     if "postgres" not in up:
         raise HostError("The stack does not run, so its secrets cannot be changed: run `make up` first.")
@@ -170,8 +174,7 @@ def _apply(root: Path, settings: StackSettings) -> Iterator[str]:
     stack_compose.up(root, checkout.started(root)["only"])
     if _GRAFANA in names:
         command = ("grafana", "cli", "admin", "reset-admin-password", "--password-from-stdin")
-        container = ("docker", "exec", "--interactive", f"{settings.stack_prefix}grafana")
-        output(*container, *command, input=(folder / _GRAFANA).read_text())
+        _compose(root, "exec", "--no-TTY", "grafana", *command, input=(folder / _GRAFANA).read_text())
         yield "Grafana: admin has a new password"
     shutil.rmtree(folder)
     yield "the stack runs with the new secrets"
@@ -199,13 +202,13 @@ def _replace_authority(root: Path, settings: StackSettings) -> Iterator[str]:
     if settings.acme_email:
         yield "certificates: kept, because those by ACME are renewed by themselves"
         return
-    output("docker", "exec", f"{settings.stack_prefix}proxy", "rm", "-rf", *_AUTHORITY)
+    _compose(root, "exec", "--no-TTY", "proxy", "rm", "-rf", *_AUTHORITY)
     _compose(root, "restart", "proxy")
     # It is healthy once it answers with TLS, for which it has made another authority.
     _compose(root, "up", "--detach", "--no-build", "--no-recreate", "--no-deps", "--wait", "proxy")
-    found = entrance.write_certificates(root, settings)
+    found = entrance.write_certificates(root)
     yield f"certificates: a new authority, SHA-256 fingerprint {found}; give clients the new {entrance.CERTIFICATE}"
 
 
-def _compose(root: Path, *arguments: str) -> str:
-    return output(*compose(root, "--profile", "*", *arguments))
+def _compose(root: Path, *arguments: str, **options: Any) -> str:
+    return output(*compose(root, "--profile", "*", *arguments), **options)

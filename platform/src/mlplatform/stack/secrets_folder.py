@@ -30,6 +30,7 @@ from mlplatform.errors import SettingsError
 from mlplatform.files import atomic
 from mlplatform.services.store import RIGHTS, metrics_token
 from mlplatform.settings.stack import StackSettings
+from mlplatform.stack import declared
 
 _ALERTMANAGER = Path(__file__).parents[4] / "docker/alertmanager/alertmanager.example.yml"
 """Configuration in the checkout from which the package is installed, on a host."""
@@ -75,6 +76,11 @@ TO_FILL_IN = {"backup_s3", "s3_owner", "wandb_netrc", "comet_config", "mail_pass
 """Files for keys and addresses of external services. The operator fills them in; until then they have no effect."""
 
 
+def names(root: Path) -> list[str]:
+    """Return the files of `secrets/`: those of `FILES`, and each other one that a compose file mounts, a password."""
+    return [*(name for name in declared.secrets(root) if name not in FILES), *FILES]
+
+
 def account_problems(folder: Path, settings: StackSettings) -> Iterator[str]:
     """Yield which files for accounts on another S3 server are missing or not filled in."""
     for role in ("owner", *S3_ROLES) if settings.s3_endpoint_url else ():
@@ -89,7 +95,7 @@ def write_missing(folder: Path, names: Collection[str] = tuple(FILES)) -> list[s
 
     Args:
         folder: of the secrets.
-        names: which secrets; a derived one needs its source.
+        names: which secrets; a derived one needs its source. One that `FILES` lacks is a password.
 
     Returns:
         The names of the files that were written.
@@ -97,13 +103,13 @@ def write_missing(folder: Path, names: Collection[str] = tuple(FILES)) -> list[s
     folder.mkdir(mode=0o700, exist_ok=True)
     folder.chmod(0o700)
     written = []
-    for name in (name for name in FILES if name in names):
+    for name in (*(name for name in names if name not in FILES), *(name for name in FILES if name in names)):
         path = folder / name
         # An empty file counts as missing: our object store would read it as "no password" and use a well-known default.
         if path.exists() and path.stat().st_size:
             continue
         with atomic.new_file(path) as draft:
-            FILES[name](draft)
+            FILES.get(name, _plain)(draft)
             draft.chmod(0o644 if name in TO_FILL_IN else 0o444)
         written.append(name)
     return written

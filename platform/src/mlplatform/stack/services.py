@@ -1,15 +1,17 @@
-"""Facts of the services that the compose files do not have: pages, settings of images, and groups of profiles.
-
-A test compares them with the compose files, which have everything else: profiles, images, names of containers.
-"""
+"""Pages and images of the services, from the compose files, and the groups of profiles that a start uses."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from mlplatform.errors import SettingsError
 from mlplatform.settings.stack import StackSettings
+from mlplatform.stack import declared
+from mlplatform.stack.declared import Service
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,11 @@ class Page:
         setting: variable of `.env` with the port; empty if that is in a generated file.
         login: how to log in.
         name: name below `localhost` and DOMAIN; empty for what only programs use.
-        port: the port, once settings are known.
+        port: the port.
+        written: the port as the compose files write it, a variable with its default.
+        inside: the port in the container.
+        facts: what the service's `x-mlplatform` has about it.
+        profile: profile that starts the service; empty if each start does.
     """
 
     title: str
@@ -31,6 +37,10 @@ class Page:
     login: str
     name: str = ""
     port: int = 0
+    written: str = ""
+    inside: int = 0
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    profile: str = ""
 
 
 STORE = "minio"
@@ -38,33 +48,6 @@ STORE = "minio"
 
 STORES = ("postgres", STORE)
 """Services with the stack's data, on which all others depend: they start first and stop last."""
-
-PAGES = (
-    Page("JupyterLab", "notebook", "NOTEBOOK_PORT", "token in secrets/notebook_token", "notebook"),
-    Page("Ray dashboard, jobs; front page at /platform/", "gateway", "RAY_PORT", "token in secrets/ray_token", "ray"),
-    Page("MLflow", "mlflow", "MLFLOW_PORT", "user and password in secrets/mlflow_person", "mlflow"),
-    Page("Grafana", "grafana", "GRAFANA_PORT", "admin, password in secrets/grafana_password", "grafana"),
-    Page(
-        *("Prometheus", "prometheus", "PROMETHEUS_PORT"),
-        login="prometheus, password in secrets/prometheus_password",
-        name="prometheus",
-    ),
-    Page("MinIO console", STORE, "S3_CONSOLE_PORT", "key and secret in secrets/s3_people", "minio"),
-    Page("MinIO (S3)", STORE, "S3_PORT", "key and secret in secrets/s3_people"),
-)
-"""Published ports, in the order in which people need them."""
-
-IMAGE_SETTINGS = {
-    "grafana": "GRAFANA_IMAGE",
-    "prometheus": "PROMETHEUS_IMAGE",
-    "alertmanager": "ALERTMANAGER_IMAGE",
-    "postgres-exporter": "POSTGRES_EXPORTER_IMAGE",
-    "dcgm-exporter": "GPU_EXPORTER_IMAGE",
-    "amd-exporter": "GPU_EXPORTER_IMAGE",
-    STORE: "S3_IMAGE",
-    "postgres": "POSTGRES_IMAGE",
-}
-"""Service -> variable of `.env` that names another image for it."""
 
 NOTEBOOK = "notebook"
 
@@ -74,13 +57,13 @@ PERSONAL_NOTEBOOKS = "personal-notebooks"
 GPU_METRICS = "gpu-metrics"
 """Profile of the exporters of GPU metrics, without which everything else works."""
 
-GPU_EXPORTERS = {"cuda": "dcgm-exporter", "rocm": "amd-exporter"}
-
 GPU_PROFILES = ("tracking", "ray", "notebook", "monitoring", "grafana", GPU_METRICS)
 """Profiles of a host with GPUs."""
 
 _OTHERS = {"tracking": ("ray", GPU_METRICS, "hosts"), "ray": ("tracking",)}
 """Profiles of the other half of the stack, which `make up ONLY=...` leaves out."""
+
+_PORT = re.compile(r"127\.0\.0\.1:(\$\{(\w+)\}):(\d+)")
 
 
 def start_variables(settings: StackSettings, only: str | None) -> dict[str, str]:
@@ -117,13 +100,54 @@ def stores(settings: StackSettings) -> list[str]:
     return [name for name in STORES if name != STORE or not settings.s3_endpoint_url]
 
 
-def pages(settings: StackSettings) -> list[Page]:
-    """Return every port that these settings can publish; another S3 server's are its own."""
-    shown = (page for page in PAGES if page.service != STORE or not settings.s3_endpoint_url)
-    return [replace(page, port=getattr(settings, page.setting.lower())) for page in shown]
+def exporters(root: Path) -> list[str]:
+    """Return the exporters of GPU metrics, without which everything else works."""
+    return [name for name, service in declared.services(root).items() if GPU_METRICS in service.get("profiles", ())]
+
+
+def image_setting(service: Service) -> str:
+    """Return the variable of `.env` that names another image for a service; empty if there is none."""
+    found = re.match(r"\$\{(\w+):-", service.get("image", ""))
+    return found[1] if found else ""
+
+
+def pages(root: Path, known: Mapping[str, str] | None = None) -> list[Page]:
+    """Return every page that a stack can publish, in the order in which people need them.
+
+    Args:
+        root: folder of the checkout.
+        known: variables of the settings; by default those with which Compose reads the files.
+
+    Raises:
+        SettingsError: a port is not one.
+    """
+    known = declared.values(root) if known is None else known
+    found = [
+        (entry.get("order", float("inf")), _page(name, service, entry, known))
+        for name, service in declared.services(root, known, generated=False).items()
+        for entry in declared.facts(service).get("endpoints", ())
+        if "title" in entry
+    ]
+    return [page for _, page in sorted(found, key=lambda each: each[0])]
 
 
 def ssh_line(shown: Sequence[Page], user_at_host: str) -> str:
     """Return the one command that forwards pages to a laptop, on the same ports."""
     forwards = " ".join(f"-L {page.port}:127.0.0.1:{page.port}" for page in shown)
     return f"ssh -N {forwards} {user_at_host}"
+
+
+def _page(name: str, service: Service, entry: Mapping[str, Any], known: Mapping[str, str]) -> Page:
+    published = {int(found[3]): found for port in service.get("ports", ()) if (found := _PORT.fullmatch(port))}
+    written, setting, _ = published[entry["port"]].groups()
+    if not (port := declared.resolve(written, known)).isdecimal() or not 0 < int(port) < 65536:
+        raise SettingsError(f"{setting}={port!r} is not a port: set it in .env to a number from 1 to 65535.")
+    return Page(
+        *(entry["title"], name, setting, entry["login"]),
+        name="" if entry.get("programs") else entry["names"][0],
+        port=int(port),
+        written=written,
+        inside=entry["port"],
+        facts=entry,
+        profile=next(iter(service.get("profiles", ())), ""),
+    )

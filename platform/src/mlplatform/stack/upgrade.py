@@ -13,14 +13,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.environment import changed_environment, environment
+from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import checkout, doctor, images, unfinished
 from mlplatform.stack import compose as stack_compose
-from mlplatform.stack.docker import compose, output
-from mlplatform.stack.former import Former, containers, service
+from mlplatform.stack.docker import compose, containers, output, service
+from mlplatform.stack.former import Former
 from mlplatform.stack.services import STORES
 from mlplatform.stack.unfinished import UPGRADE
 
@@ -90,7 +92,7 @@ def _facts(root: Path) -> dict[str, str]:
             f"There is no commit to return to ({start or 'none was recorded'}): start the stack with `make up` from a "
             "clone of its version first."
         )
-    if start != to and "postgres" not in {service(entry) for entry in containers(root) if entry["State"]["Running"]}:
+    if start != to and "postgres" not in {service(entry) for entry in _running(root)}:
         raise HostError("The stack does not run, so nothing can be saved: start the version that ran last.")
     if files := checkout.obstacles(root, start, to):
         raise HostError(f"{', '.join(files)}: changed here and between the versions, so commit or revert it.")
@@ -108,8 +110,7 @@ def _forwards(root: Path, former: Former, report: Callable[[str], None]) -> None
         doctor.check_host(root, former.facts["only"])
         report("stopping the services and saving the databases ...")
         # The stores run on, and nothing else writes to them then. Jobs continue after the start, as after any.
-        running = [entry for entry in containers(root) if entry["State"]["Running"]]
-        if ids := [entry["Id"] for entry in running if service(entry) not in STORES]:
+        if ids := [entry["Id"] for entry in _running(root) if service(entry) not in STORES]:
             output("docker", "stop", *ids)
         former.dump()
     report("starting the new version ...")
@@ -135,6 +136,12 @@ def _backwards(root: Path, former: Former, report: Callable[[str], None]) -> Non
             f"The upgrade failed ({former.failure}), and so did the return ({_reason(error)}): correct that and repeat "
             "the command, which continues."
         ) from error
+
+
+def _running(root: Path) -> list[dict[str, Any]]:
+    """Return Docker's description of each container of the stack that runs."""
+    found = containers(StackSettings.load(root / ".env").prefix)
+    return [entry for entry in found if entry["State"]["Running"]]
 
 
 def _reason(error: BaseException) -> str:

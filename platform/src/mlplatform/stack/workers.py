@@ -1,51 +1,57 @@
-"""Compose file of the workers for any number of GPUs."""
+"""Workers of this host, and the devices of each: `WORKER_LAYOUT` and the number of GPUs decide on both."""
 
 from __future__ import annotations
 
-import json
-import re
 from typing import Any
 
+from mlplatform.settings.stack import Accelerator, StackSettings
+from mlplatform.stack import sizing
+from mlplatform.stack.host import Host
 
-def render_workers(accelerator: str, count: int) -> str:
-    """Return the workers' compose file with one worker per GPU, for `count` GPUs, equivalent to the shipped ones.
 
-    It is JSON, a subset of YAML.
+def count(settings: StackSettings, host: Host, present: int) -> int:
+    """Return the number of workers.
+
+    Args:
+        settings: those of the stack.
+        host: hardware of this host.
+        present: number in the generated file, which stays while the host has a GPU for each; 0 for none.
     """
-    names = [f"ray-worker-{index}" for index in range(count)]
-    services = {name: _worker(name, accelerator, index) for index, name in enumerate(names)}
-    services["log-shipper"] = {
-        "extends": {"file": "base.yaml", "service": "log-shipper"},
-        "container_name": "${STACK_PREFIX:-}log-shipper",
-        "volumes": [f"{name}-logs:/logs/{name}:ro" for name in names],
-    }
-    services["ownership"] = {
-        "extends": {"file": "base.yaml", "service": "ownership"},
-        "container_name": "${STACK_PREFIX:-}ownership",
-        "volumes": [f"{name}-logs:/volumes/ray/{name}-logs" for name in names],
-    }
-    content = {"services": services, "volumes": {f"{name}-logs": None for name in names}}
-    header = f"# Written by `make env` for {count} GPUs; delete it and run `make env` again when their number changes."
-    return f"{header}\n{json.dumps(content, indent=2)}\n"
+    if settings.worker_layout != "generated":
+        return {"host": 1, "gpu": 2}[settings.worker_layout]
+    most = max(host.gpus - len(sizing.gpus_of_notebook(settings, host)), 1)
+    too_many = host.gpus > 0 and present > most
+    return most if too_many or not present else present
 
 
-def count(text: str) -> int:
-    """Return the number of workers in a file of `render_workers`."""
-    return len(set(re.findall(r'"(ray-worker-\d+)":', text)))
+def services(settings: StackSettings, number: int) -> dict[str, dict[str, Any]]:
+    """Return the services of this many workers: one with all GPUs, or several with one each."""
+    has_all = settings.worker_layout == "host"
+    found = {}
+    for index in range(number):
+        name = f"ray-worker-{index}"
+        file = f"accelerator.{settings.accelerator}.yaml" if has_all else "base.yaml"
+        found[name] = {
+            "extends": {"file": file, "service": "worker"},
+            "container_name": f"${{STACK_PREFIX:-}}{name}",
+            "hostname": name,
+            **({} if has_all else _gpu(settings.accelerator, index)),
+            "volumes": [f"{logs(name)}:/tmp/ray"],
+        }
+    return found
 
 
-def _worker(name: str, accelerator: str, index: int) -> dict[str, Any]:
-    service: dict[str, Any] = {
-        "extends": {"file": "base.yaml", "service": "worker"},
-        "container_name": f"${{STACK_PREFIX:-}}{name}",
-        "hostname": name,
-    }
+def logs(worker: str) -> str:
+    """Return the name of the volume with a worker's session logs."""
+    return f"{worker}-logs"
+
+
+def _gpu(accelerator: Accelerator, index: int) -> dict[str, Any]:
     if accelerator == "cuda":
         device = {"driver": "nvidia", "device_ids": [str(index)], "capabilities": ["gpu"]}
-        service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
+        return {"deploy": {"resources": {"reservations": {"devices": [device]}}}}
     if accelerator == "rocm":
         # Render nodes are numbered from 128 (the kernel's drm_drv.c gives each kind 64 minors).
-        service["devices"] = ["/dev/kfd", f"/dev/dri/renderD{128 + index}"]
-        service["group_add"] = ["video", "${RENDER_GID:-44}"]
-    service["volumes"] = [f"{name}-logs:/tmp/ray"]
-    return service
+        devices = ["/dev/kfd", f"/dev/dri/renderD{128 + index}"]
+        return {"devices": devices, "group_add": ["video", "${RENDER_GID:-44}"]}
+    return {}

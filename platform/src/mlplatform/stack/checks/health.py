@@ -7,13 +7,13 @@ from functools import partial
 
 from mlplatform.stack import docker, notebooks
 from mlplatform.stack.checks.finding import Finding, Place
-from mlplatform.stack.services import GPU_EXPORTERS
+from mlplatform.stack.services import exporters
 
 
 def unhealthy(place: Place) -> Iterator[Finding]:
     """Yield each container that failed, restarts again and again, or is unhealthy; none if no stack runs here."""
     for service, name, state in docker.failed(place.root, timeout_s=60):
-        optional = service in GPU_EXPORTERS.values()
+        optional = service in exporters(place.root)
         yield Finding(
             f"The container {name} {state}.",
             "Pages about GPUs show the numbers that Ray measures."

@@ -58,14 +58,15 @@ def secret_files(place: Place) -> Iterator[Finding]:
             f"chmod 700 {folder}",
             repair=lambda: folder.chmod(0o700),
         )
-    paths = [folder / name for name in secrets_folder.FILES]
+    names = secrets_folder.names(place.root)
+    paths = [folder / name for name in names]
     if missing := [path.name for path in paths if not path.exists() or not path.stat().st_size]:
         yield Finding(
             f"{len(missing)} files of {folder} are missing or empty: {', '.join(missing)}.",
             "A service without its password does not start, or falls back to a known one.",
             "make env",
             blocks=True,
-            repair=lambda: secrets_folder.write_missing(folder),
+            repair=lambda: secrets_folder.write_missing(folder, names),
         )
 
 
