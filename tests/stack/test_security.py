@@ -12,6 +12,7 @@ from host import CHECKOUT, Stack, Trained, run
 from secret_search import leaks, shown_by, values
 
 from mlplatform.credentials import read_mlflow_account
+from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import declared, services
 from mlplatform.stack.services import STORE
 

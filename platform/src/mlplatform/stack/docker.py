@@ -45,7 +45,7 @@ def answer(*command: str, timeout_s: float | None = None) -> str:
     """Return what a command prints, without the spaces around it; empty if it fails or is not installed."""
     try:
         options: dict[str, Any] = {"capture_output": True, "stdin": subprocess.DEVNULL, "timeout": timeout_s}
-        return subprocess.run(command, text=True, check=False, **options).stdout.strip()
+        return str(subprocess.run(command, text=True, check=False, **options).stdout.strip())
     except FileNotFoundError:
         return ""
 

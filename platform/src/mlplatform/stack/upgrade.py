@@ -140,7 +140,7 @@ def _backwards(root: Path, former: Former, report: Callable[[str], None]) -> Non
 
 def _running(root: Path) -> list[dict[str, Any]]:
     """Return Docker's description of each container of the stack that runs."""
-    found = containers(StackSettings.load(root / ".env").prefix)
+    found = containers(StackSettings.load(root / ".env").stack_prefix)
     return [entry for entry in found if entry["State"]["Running"]]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlplatform.settings.stack import Accelerator, StackSettings
+from mlplatform.settings.host import Accelerator
+from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import sizing
 from mlplatform.stack.host import Host
 
