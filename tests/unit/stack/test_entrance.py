@@ -56,11 +56,11 @@ def test_entrance_publishes_every_page_on_its_usual_port(tmp_path: Path, endpoin
     root = checkout(tmp_path, S3_ENDPOINT_URL=endpoint)
     proxy = declared.services(root)["proxy"]
     assert proxy["networks"] == ["edge"], "jobs would share a network with it"
-    published = "${BIND_ADDRESS:-127.0.0.1}"
+    published = "${BIND_ADDRESS}"
     shown = pages(root)
     assert ("S3_PORT" in {page.setting for page in shown}) == (not endpoint)
     assert set(proxy["ports"]) == {
-        f"{published}:${{HTTPS_PORT:-443}}:8443",
+        f"{published}:${{HTTPS_PORT}}:8443",
         *(f"{published}:{page.written}:{page.inside}" for page in shown),
     }
     sites = re.findall(r"https://\{\$(\w+)\}:(\d+)", (root / generated.SITES).read_text())

@@ -16,6 +16,7 @@ import yaml
 from dotenv import dotenv_values
 
 from mlplatform.settings.environment import environment
+from mlplatform.settings.stack import StackSettings
 
 Service = Mapping[str, Any]
 """A service with what it inherits. Variables are not replaced."""
@@ -28,8 +29,8 @@ _REPLACED = ("command", "entrypoint", "healthcheck")
 
 def values(root: Path) -> dict[str, str]:
     """Return the variables with which Compose reads the files: of the environment, of `.env`, and the defaults."""
-    files = (dotenv_values(root / name) for name in (".env.example", ".env"))
-    return {**{name: value or "" for file in files for name, value in file.items()}, **environment()}
+    written = {name: value or "" for name, value in dotenv_values(root / ".env").items()}
+    return {**StackSettings.defaults(), **written, **environment()}
 
 
 def resolve(text: str, known: Mapping[str, str]) -> str:
