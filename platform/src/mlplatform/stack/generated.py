@@ -100,7 +100,6 @@ def render(root: Path, settings: StackSettings, number: int, digest: str) -> str
                 "volumes": [f"{workers.logs(name)}:/logs/{name}:ro" for name in of_workers],
             },
             "ownership": {
-                "extends": {"file": "base.yaml", "service": "ownership"},
                 "command": [f"{volume}={owner}" for volume, owner in owners.items()],
                 "volumes": [f"{volume}:/volumes/{volume}" for volume in owners],
             },
