@@ -170,6 +170,10 @@ def test_generated_files_follow_settings_at_start(root: Path) -> None:
 def test_missing_generated_files_are_written_before_a_verb(root: Path) -> None:
     generated.write_missing(root)
     assert not (root / generated.FILE).exists(), "there is no .env"
+    (root / ".env").write_text("RAY_PORT=none\n")
+    generated.write_missing(root)
+    assert not (root / generated.FILE).exists(), "the verb itself reports what is wrong with .env"
+    (root / ".env").unlink()
     stack_env.write_env(root, HOST)
     before = (root / generated.FILE).read_text()
     (root / generated.FILE).write_text(f"{before} ")
