@@ -24,7 +24,7 @@ def _entries(service: declared.Service) -> list[dict[str, Any]]:
     return list(declared.facts(service).get("endpoints", ()))
 
 
-SERVICES = declared.services(CHECKOUT, {}, generated=False)
+SERVICES = declared.services(CHECKOUT, StackSettings.defaults(), generated=False)
 
 PAGES = {
     CONSOLE if page.setting == "S3_CONSOLE_PORT" else page.service: page

@@ -13,6 +13,7 @@ import yaml
 
 from mlplatform.errors import HostError
 from mlplatform.services.ownership import give, give_all, parse
+from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import declared, generated
 
 CHECKOUT = Path(__file__).parents[3]
@@ -151,7 +152,7 @@ def test_images_create_user_with_id_of_compose_files(image: str, owner: str) -> 
     name = re.findall(rf"groupadd --gid {gid} (\S+)", text)[-1]
     assert re.search(rf"useradd --uid {uid} --gid ({gid}|{name})\b", text)
     assert re.findall(r"^USER (\S+)", text, re.MULTILINE)[-1] in (name, owner)
-    services = declared.services(CHECKOUT, {}, generated=False).values()
+    services = declared.services(CHECKOUT, StackSettings.defaults(), generated=False).values()
     ours = [service for service in services if re.search(rf"\bmlplatform-{image}:", service["image"])]
     assert ours
     assert {declared.facts(service).get("owner", owner) for service in ours} == {owner}
@@ -160,7 +161,7 @@ def test_images_create_user_with_id_of_compose_files(image: str, owner: str) -> 
 def test_every_volume_is_given_to_user_of_its_service() -> None:
     files = [file for file in CHECKOUT.glob("compose/*.yaml") if ".generated." not in file.name]
     known = {volume for file in files for volume in yaml.safe_load(file.read_text()).get("volumes") or {}}
-    services = declared.services(CHECKOUT, {}, generated=False)
+    services = declared.services(CHECKOUT, StackSettings.defaults(), generated=False)
     owners = generated.owners_of_volumes(services)
     # Root owns these: the hub configures interfaces, `make data` fills the data set's volume, backups read everything.
     assert known - {"hub", "food11", "backup-spool", "backup-state"} == set(owners)

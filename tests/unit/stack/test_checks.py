@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -91,6 +92,7 @@ def test_failed_containers_are_found_and_ended_ones_not(place: Place, monkeypatc
     ]
     listing = "\n".join(json.dumps({**each, "Name": f"ml-{each['Service']}"}) for each in containers)
     monkeypatch.setattr(docker, "answer", lambda *command, **options: listing)
+    shutil.copytree(CHECKOUT / "compose", place.root / "compose", dirs_exist_ok=True)
     found = list(health.unhealthy(place))
     assert [(each.problem, each.blocks) for each in found] == [
         ("The container ml-mlflow is unhealthy.", True),

@@ -14,7 +14,7 @@ from mlplatform.files import atomic
 from mlplatform.settings.environment import environment
 from mlplatform.settings.services import OfGateway
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import checkout, entrance, env_file, generated, images, notebooks
+from mlplatform.stack import checkout, declared, entrance, env_file, generated, images, notebooks
 from mlplatform.stack.docker import compose, failed
 from mlplatform.stack.host import this_host
 from mlplatform.stack.services import GPU_METRICS, exporters, profiles_of, start_variables
@@ -61,7 +61,7 @@ def up(root: Path, only: str | None = None) -> None:
         )
     notebooks.connect(root)
     checkout.record_start(root, only)
-    last = exporters(root) if GPU_METRICS in profiles else []
+    last = sorted(set(exporters(root)) & set(declared.services(root))) if GPU_METRICS in profiles else []
     command = compose(root, "up", "--detach", "--no-build", "--no-deps", *last)
     if last and subprocess.run(command, env=variables, check=False).returncode:
         print(

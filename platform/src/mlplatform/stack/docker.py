@@ -44,10 +44,12 @@ def output(*command: str, **options: Any) -> str:
 def answer(*command: str, timeout_s: float | None = None) -> str:
     """Return what a command prints, without the spaces around it; empty if it fails or is not installed."""
     try:
-        options: dict[str, Any] = {"capture_output": True, "stdin": subprocess.DEVNULL, "timeout": timeout_s}
-        return str(subprocess.run(command, text=True, check=False, **options).stdout.strip())
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=timeout_s
+        )
     except FileNotFoundError:
         return ""
+    return done.stdout.strip()
 
 
 def running(root: Path) -> set[str]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mlplatform.errors import SettingsError
 from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import checkout, declared, entrance, services, workers
@@ -65,8 +66,13 @@ def write(root: Path, settings: StackSettings, host: Host, only: str | None = No
 
 def write_missing(root: Path, env: str = ".env") -> None:
     """Write the files if Compose would miss one, as after a `git pull` and before a `make up`."""
-    if (root / env).is_file() and not (root / FILE).is_file():
-        write(root, StackSettings.load(root / env), this_host(), checkout.started(root)["only"])
+    if not (root / env).is_file() or (root / FILE).is_file():
+        return
+    try:
+        settings = StackSettings.load(root / env)
+    except SettingsError:
+        return  # a verb that needs the settings reports it
+    write(root, settings, this_host(), checkout.started(root)["only"])
 
 
 def number_of_workers(root: Path) -> int:
@@ -100,7 +106,6 @@ def render(root: Path, settings: StackSettings, number: int, digest: str) -> str
                 "volumes": [f"{workers.logs(name)}:/logs/{name}:ro" for name in of_workers],
             },
             "ownership": {
-                "extends": {"file": "base.yaml", "service": "ownership"},
                 "command": [f"{volume}={owner}" for volume, owner in owners.items()],
                 "volumes": [f"{volume}:/volumes/{volume}" for volume in owners],
             },

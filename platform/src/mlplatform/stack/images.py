@@ -78,7 +78,7 @@ def pull_missing(root: Path, only: str | None = None) -> None:
             continue
         result = subprocess.run(["docker", "pull", image], stderr=subprocess.PIPE, text=True, check=False)
         if result.returncode:
-            setting = image_setting(declared.services(root)[name])
+            setting = image_setting(declared.services(root).get(name, {}))
             problems.append(_problem(name, service, setting, result.stderr, profiles))
     if problems:
         raise HostError("\n".join(problems))

@@ -101,8 +101,9 @@ def stores(settings: StackSettings) -> list[str]:
 
 
 def exporters(root: Path) -> list[str]:
-    """Return the exporters of GPU metrics, without which everything else works."""
-    return [name for name, service in declared.services(root).items() if GPU_METRICS in service.get("profiles", ())]
+    """Return the exporters of GPU metrics of any accelerator, without which everything else works."""
+    files = [declared.of_file(file) for file in sorted((root / "compose").glob("*.yaml"))]
+    return [name for found in files for name, own in found.items() if GPU_METRICS in own.get("profiles", ())]
 
 
 def image_setting(service: Service) -> str:
