@@ -33,7 +33,7 @@ def used(function: Any, seen: set[str]) -> set[str]:
 
 
 def lists(words: tuple[str, ...], command: Any) -> bool:
-    """Whether a command is named so, says so, prints a table or JSON, or lists when no other verb is given."""
+    """Return whether a command is named so, says so, prints a table or JSON, or lists when no verb is given."""
     is_named = words[-1] == "list" or (command.help or "").startswith("List ")
     return (
         is_named

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,10 +32,14 @@ def list_data(as_json: Json = False) -> None:
 
     from mlplatform.registry import datasets
 
-    found = [
+    found: list[dict[str, Any]] = [
         {
-            **{"name": data.name, "digest": data.digest, "files": len(data.sums), "bytes": data.size},
-            **{"uploaded": data.modified.isoformat(), "by": data.user},
+            "name": data.name,
+            "digest": data.digest,
+            "files": len(data.sums),
+            "bytes": data.size,
+            "uploaded": data.modified.isoformat(),
+            "by": data.user,
         }
         for data in datasets.list_datasets()
     ]

@@ -77,13 +77,10 @@ def describe(routes: Iterable[BaseRoute]) -> dict[str, Any]:
     for unused in ("HTTPValidationError", "ValidationError"):
         described["components"]["schemas"].pop(unused, None)
     for route in shown:
-        (method,) = route.methods or ()
-        _complete(described["paths"][route.path_format][method.lower()], method, _first(route) is OPEN.dependency)
+        is_open = route.dependant.dependencies[0].call is OPEN.dependency
+        for method in route.methods or ():
+            _complete(described["paths"][route.path_format][method.lower()], method, is_open)
     return described
-
-
-def _first(route: APIRoute) -> Any:
-    return route.dependant.dependencies[0].call
 
 
 def _shown(route: APIRoute) -> APIRoute:

@@ -29,7 +29,7 @@ def routes(retention: Retention, audit: AuditLog) -> APIRouter:
 
     @router.get(PATH)
     async def get() -> Prunable:
-        """What nobody needs any more and `POST` would remove now; the settings decide what that is.
+        """Things that nobody needs any more and `POST` would remove now; the settings decide which these are.
 
         Packages that no open job needs, and what CHECKPOINTS_KEEP_DAYS and RUNS_KEEP_DAYS select.
         """
