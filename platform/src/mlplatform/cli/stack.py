@@ -5,16 +5,16 @@ from __future__ import annotations
 import getpass
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mlplatform.cli.output import Json, connection, exports, print_json, print_list, terminal
 
 if TYPE_CHECKING:
-    from mlplatform.stack.prune import Amount
+    from mlplatform.api.storage import Unneeded
 
 
 def _with_own_settings(root: Path) -> Path:
@@ -148,13 +148,11 @@ def prune(
     found = stack_prune.plan(root)
     if remove:
         removed = list(_shown(stack_prune.apply(root), sum(one.count for one in found)))
-        of_kind = {one.kind: [other.bytes for other in removed if other.kind == one.kind] for one in found}
-        found = [stack_prune.Amount(kind, len(sizes), sum(sizes)) for kind, sizes in of_kind.items()]
+        found = [_sum(kind.kind, [one for one in removed if one.kind == kind.kind]) for kind in found]
     if not as_json:
-        found = [*found, stack_prune.Amount("all", sum(one.count for one in found), sum(one.bytes for one in found))]
+        found = [*found, _sum("all", found)]
     columns = ("Kind", "Removed" if remove else "Removable", "Size")
-    amounts: list[dict[str, Any]] = [{"kind": one.kind, "count": one.count, "bytes": one.bytes} for one in found]
-    print_list(amounts, as_json, columns, lambda one: (one["kind"], str(one["count"]), decimal(one["bytes"])))
+    print_list(found, as_json, columns, lambda one: (one.kind, str(one.count), decimal(one.bytes)))
     if not as_json and not remove and any(one.count for one in found):
         print("Nothing was changed; `make prune APPLY=1` removes it.")
 
@@ -366,7 +364,14 @@ def _cells(entry: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(entry.values())
 
 
-def _shown(removed: Iterable[Amount], count: int) -> Iterator[Amount]:
+def _sum(kind: str, parts: Sequence[Unneeded]) -> Unneeded:
+    from mlplatform.api.storage import Unneeded
+
+    count, files = sum(one.count for one in parts), sum(one.files for one in parts)
+    return Unneeded(kind=kind, count=count, files=files, bytes=sum(one.bytes for one in parts))
+
+
+def _shown(removed: Iterable[Unneeded], count: int) -> Iterator[Unneeded]:
     """Pass on what is removed, and show a progress bar in a terminal."""
     from rich.console import Console
     from rich.progress import track

@@ -78,7 +78,9 @@ def _check(route: Any, others: Collection[str]) -> None:
 def _description() -> list[BaseRoute]:
     routes = APIRouter()
 
-    @routes.get(DESCRIPTION, dependencies=[USERS], response_class=_Yaml)
+    content = {_Yaml.media_type: {"schema": {"type": "object"}}}
+
+    @routes.get(DESCRIPTION, dependencies=[USERS], response_class=_Yaml, responses={200: {"content": content}})
     async def description(request: Request) -> Response:
         """This description."""
         return _Yaml(json.dumps(request.app.openapi()))
