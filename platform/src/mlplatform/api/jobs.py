@@ -91,12 +91,19 @@ class JobOptions(BaseModel):
         return self
 
 
+_TEXTS = {"integer": "^[0-9]{1,3}$", "number": "^[0-9]{1,4}$", "boolean": "^(true|false)$"}
+"""Patterns of text for values of other types."""
+
+
 def _with_options(schema: dict[str, Any]) -> None:
-    """Add the names of the options to the description of the metadata."""
-    schema["properties"] = {
-        str(field.validation_alias or name): {"type": "string", "description": field.description or f"As `{name}`."}
-        for name, field in JobOptions.model_fields.items()
-    }
+    """Add the options to the description of the metadata, where all values are text."""
+    schema["properties"] = {}
+    for name, option in JobOptions.model_json_schema()["properties"].items():
+        kind = option.get("anyOf", [option])[0]
+        text = {key: kind[key] for key in ("enum", "pattern") if key in kind}
+        if kind["type"] in _TEXTS:
+            text["pattern"] = _TEXTS[kind["type"]]
+        schema["properties"][name] = {"type": "string", "description": option.get("description", name), **text}
 
 
 class Submission(Body):
