@@ -13,7 +13,8 @@ from gpu_host import needs
 from gpu_jobs import holding_gpu, seconds
 from host import Stack, run, wait_for
 
-from mlplatform.client.jobs import Job, Jobs
+from mlplatform.api.jobs import Job
+from mlplatform.client.jobs import Jobs
 from mlplatform.scheduling.resources import Resources
 from mlplatform.settings.environment import environment
 from mlplatform.stack.env import client_settings

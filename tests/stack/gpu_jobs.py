@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from mlplatform.client.jobs import Job, Jobs
+from mlplatform.api.jobs import Job
+from mlplatform.client.jobs import Jobs
 from mlplatform.scheduling.resources import Resources
 
 _BOUND_S = 60

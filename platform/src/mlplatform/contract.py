@@ -99,12 +99,3 @@ MLFLOW_CHANGES = "/platform/mlflow/changes"
 
 MODEL_DIGESTS = "/platform/models/digests"
 """Path of the gateway that answers with the digests of the files of a registered model's version."""
-
-AUDIT_ENTRIES = 1000
-"""Entries of the audit log in one answer of the gateway at most."""
-
-QUEUE_ENTRIES = 1000
-"""Waiting jobs in one answer of the gateway on the queue at most."""
-
-USAGE_ENTRIES = 1000
-"""Jobs in one answer of the gateway on usage at most."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from mlplatform.cli.output import print_table
+from mlplatform.cli.output import Json, print_list
 
 app = typer.Typer(no_args_is_help=True, help="Data sets by name and digest: upload, list, download.")
 
@@ -25,23 +26,35 @@ def put(
 
 
 @app.command("list")
-def list_data() -> None:
+def list_data(as_json: Json = False) -> None:
     """List data sets with all versions, the latest of each last."""
     from rich.filesize import decimal
 
     from mlplatform.registry import datasets
 
-    rows = [
-        (
-            f"{found.name}@{found.digest[:12]}",
-            str(len(found.sums)),
-            decimal(found.size),
-            f"{found.modified.astimezone():%Y-%m-%d %H:%M}",
-            found.user,
-        )
-        for found in datasets.list_datasets()
+    found: list[dict[str, Any]] = [
+        {
+            "name": data.name,
+            "digest": data.digest,
+            "files": len(data.sums),
+            "bytes": data.size,
+            "uploaded": data.modified.isoformat(),
+            "by": data.user,
+        }
+        for data in datasets.list_datasets()
     ]
-    print_table(["Data set", "Files", "Size", "Uploaded", "By"], rows)
+    print_list(
+        found,
+        as_json,
+        ["Data set", "Files", "Size", "Uploaded", "By"],
+        lambda data: (
+            f"{data['name']}@{data['digest'][:12]}",
+            str(data["files"]),
+            decimal(data["bytes"]),
+            f"{datetime.fromisoformat(data['uploaded']).astimezone():%Y-%m-%d %H:%M}",
+            data["by"],
+        ),
+    )
 
 
 @app.command()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from mlplatform.cli.output import print_log, print_table, seconds_in, span
+from mlplatform.cli.output import Json, print_list, print_log, seconds_in, span
 from mlplatform.cli.submit import report_end
 from mlplatform.errors import PlatformError
 
 if TYPE_CHECKING:
-    from mlplatform.client.jobs import Job
+    from mlplatform.api.jobs import Job
     from mlplatform.storage.checkpoints import KeptCheckpoint
 
 LATEST = 20
@@ -39,22 +38,24 @@ User = Annotated[str | None, typer.Option(help="Only jobs of this user.")]
 
 
 @app.callback(invoke_without_command=True)
-def jobs(context: typer.Context, all_: All = False, state: State = None, user: User = None) -> None:
+def jobs(
+    context: typer.Context, all_: All = False, state: State = None, user: User = None, as_json: Json = False
+) -> None:
     """Jobs: list, show, delete. `jobs ID` shows one."""
     if context.invoked_subcommand is None:
-        list_jobs(all_, state, user)
+        list_jobs(all_, state, user, as_json)
 
 
 @app.command("list")
-def list_jobs(all_: All = False, state: State = None, user: User = None) -> None:
+def list_jobs(all_: All = False, state: State = None, user: User = None, as_json: Json = False) -> None:
     """List the latest jobs, newest first."""
     from mlplatform.client.jobs import Jobs
 
     with Jobs() as client:
         found = client.list(state=state, user=user)
     shown = found if all_ else found[:LATEST]
-    print_table(["Job", "Status", "User", "Started", "Command"], _rows(shown))
-    if len(shown) < len(found):
+    print_list(shown, as_json, ["Job", "Status", "User", "Started", "Command"], _row)
+    if len(shown) < len(found) and not as_json:
         print(f"The latest {len(shown)} of {len(found)} jobs; --all lists every one.")
 
 
@@ -65,7 +66,7 @@ def show(job_id: JobId) -> None:
     from mlplatform.durations import in_words
 
     with Jobs() as client:
-        job, attempts = client.with_attempts(job_id)
+        job = client.with_attempts(job_id)
     facts = [
         ("Status", job.status),
         ("User", job.user),
@@ -74,7 +75,7 @@ def show(job_id: JobId) -> None:
         ("Limit", "" if job.limit_s is None else in_words(job.limit_s)),
         ("Message", (job.message.strip().splitlines() or [""])[-1]),
     ]
-    for attempt in attempts:
+    for attempt in job.attempts:
         node = attempt.node and f"on {attempt.node}"
         parts = (attempt.outcome or "running", node, span(attempt.created, attempt.ended), attempt.reason)
         facts.append((f"Attempt {attempt.number}", ", ".join(part for part in parts if part)))
@@ -145,9 +146,8 @@ def delete(job_id: JobId) -> None:
     print(f"Job {job_id} is deleted.")
 
 
-def _rows(jobs: Sequence[Job]) -> list[tuple[str, ...]]:
-    """Return a row of the table per job."""
-    return [(job.id, job.status, job.user, span(job.started), job.entrypoint) for job in jobs]
+def _row(job: Job) -> tuple[str, ...]:
+    return job.id, job.status, job.user, span(job.started), job.entrypoint
 
 
 def _results(job_id: str) -> dict[str, str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from mlplatform.cli.output import print_table
+from mlplatform.cli.output import Json, print_list
 
 app = typer.Typer(help="Models by name: list, show, promote, download.")
 
@@ -29,22 +30,19 @@ Better = Annotated[
 
 
 @app.callback(invoke_without_command=True)
-def models(context: typer.Context) -> None:
+def models(context: typer.Context, as_json: Json = False) -> None:
     """Models by name: list, show, promote, download."""
     if context.invoked_subcommand is None:
-        list_models()
+        list_models(as_json)
 
 
 @app.command("list")
-def list_models() -> None:
+def list_models(as_json: Json = False) -> None:
     """List registered models with their aliases."""
     from mlplatform.registry.models import models as registered
 
-    rows = [
-        (name, latest, ", ".join(f"{alias} = {version}" for alias, version in sorted(aliases.items())))
-        for name, latest, aliases in registered()
-    ]
-    print_table(["Model", "Latest version", "Aliases"], rows)
+    found = [{"name": name, "latest": latest, "aliases": aliases} for name, latest, aliases in registered()]
+    print_list(found, as_json, ["Model", "Latest version", "Aliases"], _row)
 
 
 @app.command()
@@ -93,3 +91,8 @@ def best(experiment: str, metric: str, mode: Better = None) -> None:
 
     run = registry_models.best_run(experiment, metric, mode.value if mode else None)
     print(f"{run.info.run_id}  {run.info.run_name}  {metric} = {run.data.metrics[metric]:g}\n{server.run_url(run)}")
+
+
+def _row(model: Mapping[str, Any]) -> tuple[str, ...]:
+    aliases = ", ".join(f"{alias} = {version}" for alias, version in sorted(model["aliases"].items()))
+    return model["name"], model["latest"], aliases

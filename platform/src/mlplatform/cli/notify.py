@@ -18,6 +18,7 @@ def notify(
     To a webhook, the message is JSON; its field `text`, which chat programs show, says what has happened. A first
     message is sent at once.
     """
+    from mlplatform.api.people import MessageAddress
     from mlplatform.client.connection import Connection
     from mlplatform.errors import SettingsError
 
@@ -27,5 +28,5 @@ def notify(
         if address or off:
             is_mail = address is not None and "@" in address and ":" not in address
             link.call("PUT", "/platform/webhook", json={"url": f"mailto:{address}" if is_mail else address})
-        present = (link.call("GET", "/platform/webhook").json()["url"] or "").removeprefix("mailto:")
+        present = (link.read(MessageAddress, "GET", "/platform/webhook").url or "").removeprefix("mailto:")
     print(f"Messages about your jobs are sent to {present}." if present else "No messages about your jobs are sent.")

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar
+
+import typer
 
 if TYPE_CHECKING:
     import httpx
+    from pydantic import BaseModel
+
+    Model = TypeVar("Model", bound=BaseModel)
+
+Json = Annotated[bool, typer.Option("--json", help="Print each entry as one line of JSON.")]
+
+_Entry = TypeVar("_Entry", bound="BaseModel | Mapping[str, Any]")
 
 _ENDLESS = 1 << 20
 """Columns of a table that a program reads."""
@@ -43,6 +53,14 @@ def ask(method: str, path: str, **options: Any) -> httpx.Response:
         return link.call(method, path, **options)
 
 
+def read(model: type[Model], method: str, path: str, **options: Any) -> Model:
+    """Return the gateway's answer to one request, as `Connection.read` does, with the settings of this process."""
+    from mlplatform.client.connection import Connection
+
+    with Connection() as link:
+        return link.read(model, method, path, **options)
+
+
 def print_log(texts: Iterable[str]) -> None:
     """Print a job's log as `Jobs.follow_text` yields it: on a terminal, an unfinished line is redrawn in one row."""
     from mlplatform.client.follow import last_state
@@ -60,19 +78,41 @@ def print_log(texts: Iterable[str]) -> None:
         out.flush()
 
 
-def print_table(columns: Sequence[str], rows: Sequence[tuple[str, ...]], empty: str = "") -> None:
+def print_list(
+    entries: Sequence[_Entry],
+    as_json: bool,
+    columns: Sequence[str],
+    row: Callable[[_Entry], tuple[str, ...]],
+    empty: str = "",
+) -> None:
+    """Print entries: as a table for people, or each as one line of JSON for programs.
+
+    Args:
+        entries: what is listed.
+        as_json: print JSON.
+        columns: titles of the table.
+        row: returns the cells of an entry.
+        empty: sentence that is printed instead of a table without rows.
+    """
+    if as_json:
+        print_json(entries)
+    elif empty and not entries:
+        print(empty)
+    else:
+        print_table(columns, [row(entry) for entry in entries])
+
+
+def print_json(entries: Iterable[BaseModel | Mapping[str, Any]]) -> None:
+    """Print each entry as one line of JSON, in ASCII, so that no value controls the terminal."""
+    for entry in entries:
+        print(json.dumps(entry if isinstance(entry, Mapping) else entry.model_dump(mode="json", exclude_unset=True)))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[tuple[str, ...]]) -> None:
     """Print a table whose first column is never cut: it contains the id that other commands accept.
 
     Cells are printed as they are, brackets and colons included; in a pipe, none is cut or wrapped.
-
-    Args:
-        columns: their titles.
-        rows: the cells of each row.
-        empty: sentence that is printed instead of a table without rows.
     """
-    if empty and not rows:
-        print(empty)
-        return
     from rich.console import Console
     from rich.table import Column, Table
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
 import typer
 
-from mlplatform.cli.output import ask, print_table, span
+from mlplatform.cli.output import Json, ask, print_list, read, span
+
+if TYPE_CHECKING:
+    from mlplatform.api.people import Secret
 
 app = typer.Typer(no_args_is_help=True, help="Your own secrets, which your jobs find as files: put, list, remove.")
 
@@ -46,16 +48,12 @@ def put(
 
 
 @app.command("list")
-def list_() -> None:
+def list_(as_json: Json = False) -> None:
     """Show names and sizes of your secrets, and when they were set; nobody can read their values."""
-    from rich.filesize import decimal
+    from mlplatform.api.people import Secrets
 
-    rows = [
-        (secret["name"], decimal(secret["bytes"]), span(secret["changed"]), _state(secret))
-        for secret in ask("GET", _PATH).json()["secrets"]
-    ]
     empty = "You have no secrets; `mlplatform secrets put NAME` stores one."
-    print_table(["Name", "Size", "Set", "State"], rows, empty)
+    print_list(read(Secrets, "GET", _PATH).secrets, as_json, ["Name", "Size", "Set", "State"], _row, empty)
 
 
 @app.command()
@@ -65,5 +63,8 @@ def remove(name: Annotated[str, typer.Argument(help="Name of the secret.")]) -> 
     print(f"Removed {name}.")
 
 
-def _state(secret: Mapping[str, Any]) -> str:
-    return "stored" if secret["readable"] else "lost with its key, so jobs do not get it: put it again"
+def _row(secret: Secret) -> tuple[str, ...]:
+    from rich.filesize import decimal
+
+    state = "stored" if secret.readable else "lost with its key, so jobs do not get it: put it again"
+    return secret.name, decimal(secret.bytes), span(secret.changed), state

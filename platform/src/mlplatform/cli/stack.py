@@ -5,16 +5,16 @@ from __future__ import annotations
 import getpass
 import socket
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mlplatform.cli.output import connection, exports, print_table, terminal
+from mlplatform.cli.output import Json, connection, exports, print_json, print_list, terminal
 
 if TYPE_CHECKING:
-    from mlplatform.stack.prune import Amount
+    from mlplatform.api.storage import Unneeded
 
 
 def _with_own_settings(root: Path) -> Path:
@@ -78,7 +78,7 @@ def ci(
 
 
 @app.command()
-def status(root: Root = Path()) -> None:
+def status(root: Root = Path(), as_json: Json = False) -> None:
     """Show the addresses of the running services, how to log in, and how to reach them from a laptop."""
     from rich.console import Console
 
@@ -88,15 +88,16 @@ def status(root: Root = Path()) -> None:
     settings = StackSettings.load(root.absolute() / ".env")
     running, of_people = docker.running(root.absolute()), notebooks.pages_of_people(root.absolute())
     shown = [page for page in [*services.pages(root.absolute()), *of_people] if page.service in running]
-    if not shown:
-        print("The stack is not running; start it with `make up`.")
-        return
-    rows = []
+    found = []
     for page in shown:
         plain = settings.model_copy(update={"compose_profiles": ""}) if page in of_people else settings
         address, other = (f"{entrance.origin(plain, name)}:{page.port}" for name in (page.name, ""))
-        rows.append((page.title, address, other if ".localhost" in address else "", page.login))
-    print_table(("Page", "Address", "in Safari", "Log in with"), rows)
+        in_safari = other if ".localhost" in address else ""
+        found.append({"page": page.title, "address": address, "in_safari": in_safari, "log_in_with": page.login})
+    columns = ("Page", "Address", "in Safari", "Log in with")
+    print_list(found, as_json, columns, _cells, "The stack is not running; start it with `make up`.")
+    if as_json or not found:
+        return
     console = Console(file=terminal())
     for line in entrance.trust_lines(root.absolute(), settings) if "proxy" in running else ():
         console.print(line, soft_wrap=True)
@@ -137,6 +138,7 @@ def restore(
 def prune(
     remove: Annotated[bool, typer.Option("--apply", help="Remove it; without, nothing is changed.")] = False,
     root: Root = Path(),
+    as_json: Json = False,
 ) -> None:
     """List what nobody needs any more, by kind, with the space that it takes."""
     from rich.filesize import decimal
@@ -147,12 +149,12 @@ def prune(
     found = stack_prune.plan(root)
     if remove:
         removed = list(_shown(stack_prune.apply(root), sum(one.count for one in found)))
-        of_kind = {one.kind: [other.bytes for other in removed if other.kind == one.kind] for one in found}
-        found = [stack_prune.Amount(kind, len(sizes), sum(sizes)) for kind, sizes in of_kind.items()]
-    rows = [(one.kind, str(one.count), decimal(one.bytes)) for one in found]
-    rows.append(("all", str(sum(one.count for one in found)), decimal(sum(one.bytes for one in found))))
-    print_table(("Kind", "Removed" if remove else "Removable", "Size"), rows)
-    if not remove and any(one.count for one in found):
+        found = [_sum(kind.kind, [one for one in removed if one.kind == kind.kind]) for kind in found]
+    if not as_json:
+        found = [*found, _sum("all", found)]
+    columns = ("Kind", "Removed" if remove else "Removable", "Size")
+    print_list(found, as_json, columns, lambda one: (one.kind, str(one.count), decimal(one.bytes)))
+    if not as_json and not remove and any(one.count for one in found):
         print("Nothing was changed; `make prune APPLY=1` removes it.")
 
 
@@ -254,11 +256,14 @@ def leave(root: Root = Path()) -> None:
 
 
 @app.command("hosts")
-def list_hosts(root: Root = Path()) -> None:
+def list_hosts(root: Root = Path(), as_json: Json = False) -> None:
     """List the hosts that have joined, with the addresses of their workers."""
     from mlplatform.stack import hosts
 
-    for name, address in hosts.joined(root.absolute()).items():
+    found = hosts.joined(root.absolute())
+    if as_json:
+        return print_json({"name": name, "address": address} for name, address in found.items())
+    for name, address in found.items():
         print(f"{name}\t{address}")
 
 
@@ -356,7 +361,18 @@ def check(
     raise typer.Exit(int(any(finding.blocks for finding in found)))
 
 
-def _shown(removed: Iterable[Amount], count: int) -> Iterator[Amount]:
+def _cells(entry: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(entry.values())
+
+
+def _sum(kind: str, parts: Sequence[Unneeded]) -> Unneeded:
+    from mlplatform.api.storage import Unneeded
+
+    count, files = sum(one.count for one in parts), sum(one.files for one in parts)
+    return Unneeded(kind=kind, count=count, files=files, bytes=sum(one.bytes for one in parts))
+
+
+def _shown(removed: Iterable[Unneeded], count: int) -> Iterator[Unneeded]:
     """Pass on what is removed, and show a progress bar in a terminal."""
     from rich.console import Console
     from rich.progress import track

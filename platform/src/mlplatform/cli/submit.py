@@ -11,7 +11,8 @@ import typer
 from mlplatform.errors import JobError
 
 if TYPE_CHECKING:
-    from mlplatform.client.jobs import Job, Jobs
+    from mlplatform.api.jobs import Job
+    from mlplatform.client.jobs import Jobs
 
 
 def submit(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
 
-from mlplatform.cli.output import ask, print_table, seconds_in
+from mlplatform.cli.output import Json, ask, print_list, read, seconds_in
+
+if TYPE_CHECKING:
+    from mlplatform.api.people import Team
 
 app = typer.Typer(no_args_is_help=True, help="Teams, which share jobs and resources: add, set, list, remove.")
 
@@ -71,22 +74,13 @@ def set_(
 
 
 @app.command("list")
-def list_() -> None:
+def list_(as_json: Json = False) -> None:
     """Show all teams with their shares and limits."""
-    from mlplatform.durations import in_words
+    from mlplatform.api.people import Teams
 
-    rows = [
-        (
-            team["name"],
-            *(f"{team[column]:g}" for column in ("share_gpus", "share_cpus", "weight")),
-            f"{team['default_limit_s'] / 3600:g} h",
-            in_words(team["idle_s"]) if team["idle_s"] else "never",
-            _shown(team["caps"]),
-        )
-        for team in ask("GET", _PATH).json()["teams"]
-    ]
     columns = ["Team", "GPUs", "CPUs", "Weight", "Time limit", "Idle after", "Upper limits"]
-    print_table(columns, rows, "There are no teams; `mlplatform teams add NAME` adds one.")
+    empty = "There are no teams; `mlplatform teams add NAME` adds one."
+    print_list(read(Teams, "GET", _PATH).teams, as_json, columns, _row, empty)
 
 
 @app.command()
@@ -137,6 +131,14 @@ def _values(
 
 def _idle_s(text: str) -> int:
     return 0 if text == "never" else seconds_in(text, "--idle-after")
+
+
+def _row(team: Team) -> tuple[str, ...]:
+    from mlplatform.durations import in_words
+
+    shares = (f"{team.share_gpus:g}", f"{team.share_cpus:g}", f"{team.weight:g}")
+    idle = in_words(team.idle_s) if team.idle_s else "never"
+    return (team.name, *shares, f"{team.default_limit_s / 3600:g} h", idle, _shown(team.caps))
 
 
 def _shown(caps: dict[str, dict[str, float]]) -> str:

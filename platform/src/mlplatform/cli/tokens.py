@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
 import typer
 
-from mlplatform.cli.output import ask, print_table, span
+from mlplatform.cli.output import Json, ask, print_list, read, span
+
+if TYPE_CHECKING:
+    from mlplatform.api.people import Token
 
 app = typer.Typer(no_args_is_help=True, help="Tokens of people: list, revoke.")
 
 
 @app.command("list")
-def list_() -> None:
+def list_(as_json: Json = False) -> None:
     """Show your own tokens; with the shared token, or as an administrator, those of everybody."""
-    rows = [
-        (token["id"], token["owner"], _state(token), span(token["created"]), span(token["used"]))
-        for token in ask("GET", "/platform/tokens").json()["tokens"]
-    ]
-    print_table(["Id", "Owner", "State", "Created", "Last used"], rows, "There are no tokens of people.")
+    from mlplatform.api.people import Tokens
+
+    tokens = read(Tokens, "GET", "/platform/tokens").tokens
+    columns = ["Id", "Owner", "State", "Created", "Last used"]
+    print_list(tokens, as_json, columns, _row, "There are no tokens of people.")
 
 
 @app.command()
@@ -31,8 +33,11 @@ def revoke(token_id: Annotated[str, typer.Argument(help="Id of the token, as `to
     print(f"Revoked token {token_id}.")
 
 
-def _state(token: Mapping[str, Any]) -> str:
-    expires = datetime.fromisoformat(token["expires"])
-    if token["revoked"]:
+def _row(token: Token) -> tuple[str, ...]:
+    return token.id, token.owner, _state(token), span(token.created), span(token.used)
+
+
+def _state(token: Token) -> str:
+    if token.revoked:
         return "revoked"
-    return "expired" if expires <= datetime.now(UTC) else f"valid until {span(expires)}"
+    return "expired" if token.expires <= datetime.now(UTC) else f"valid until {span(token.expires)}"

@@ -21,18 +21,23 @@ _TO_TOP, _END_LINE, _END_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 def top(
     once: Annotated[bool, typer.Option("--once", help="Print the figures and exit, as without a terminal.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one line of JSON and exit.")] = False,
 ) -> None:
     """Show live how much of each node and GPU is in use, and by which jobs; Ctrl-C ends it."""
-    from mlplatform.cli.output import terminal
+    from mlplatform.api.cluster import Utilisation
+    from mlplatform.cli.output import print_json, terminal
     from mlplatform.client.connection import Connection
     from mlplatform.client.utilisation import describe
 
     link = Connection()
 
-    def read() -> str:
-        return describe(link.call("GET", "/platform/utilisation").json())
+    def read() -> Utilisation:
+        return link.read(Utilisation, "GET", "/platform/utilisation")
 
-    shown = read()
+    use = read()
+    if as_json:
+        return print_json([use])
+    shown = describe(use)
     if once or not sys.stdout.isatty():
         print(shown)
         return
@@ -42,7 +47,7 @@ def top(
             _draw(shown)
             time.sleep(_REFRESH_SECONDS)
             try:
-                shown = read()
+                shown = describe(read())
             except UnreachableError as error:
                 shown = textwrap.fill(str(error), shutil.get_terminal_size().columns)
     except KeyboardInterrupt:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import csv
-import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlplatform.cli.output import print_table, seconds_in
+from mlplatform.cli.output import Json, print_list, seconds_in
 from mlplatform.errors import SettingsError
 
 if TYPE_CHECKING:
+    from mlplatform.api.usage import Use
     from mlplatform.client.connection import Connection
 
 _HOUR = 3600
+
+_KINDS = ("GPU", "CPU", "Lost GPU", "Lost CPU", "Used GPU")
 
 
 class _By(StrEnum):
@@ -35,7 +38,7 @@ def usage(
     ] = "30d",
     until: Annotated[str | None, typer.Option(help="End, in the same form.", show_default="now")] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print seconds as comma-separated values.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print each group as one line of JSON, in seconds.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show the GPU and CPU time that people, teams or jobs have reserved, that of deleted jobs included.
 
@@ -53,57 +56,53 @@ def usage(
         raise SettingsError(f"--since {since} is not before --until {until}; choose an earlier begin.")
     with Connection() as link:
         found = list(_read(link, by, begin, end))
-    if as_json:
-        for entry in found:
-            print(json.dumps(entry))
-    elif as_csv:
-        _print_csv(found, by)
-    else:
-        _print_table(found, by)
+    if as_csv:
+        return _print_csv(found, by)
+    if not as_json:
+        found.sort(key=lambda use: (-use.gpu_seconds, -use.cpu_seconds))
+    names = [*_names(by), *_counts(by)]
+    columns = [*(name.capitalize() for name in names), *(f"{kind} hours" for kind in _KINDS)]
+    print_list(found, as_json, columns, partial(_row, by), "Nothing was reserved in this time.")
 
 
-def _print_csv(found: Sequence[Mapping[str, Any]], by: _By) -> None:
+def _print_csv(found: Sequence[Use], by: _By) -> None:
     # The first line is there without groups, too: a program reads the same columns from an empty report.
     names = ["job", "sequence", "person", "team"] if by is _By.JOB else [str(by)]
     sums = ["gpu_seconds", "cpu_seconds", "lost_gpu_seconds", "lost_cpu_seconds"]
     columns = [*names, "jobs", "running", *sums, "borrowed_gpu_seconds", "used_gpu_seconds"]
     writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(found)
+    writer.writerows(use.model_dump() for use in found)
 
 
-def _print_table(found: Sequence[Mapping[str, Any]], by: _By) -> None:
-    largest = sorted(found, key=lambda entry: (-entry["gpu_seconds"], -entry["cpu_seconds"]))
-    names = [str(by), *(["person", "team"] if by is _By.JOB else [])]
-    counts = ["running"] if by is _By.JOB else ["jobs", "running"]
-    sums = ["gpu_seconds", "cpu_seconds", "lost_gpu_seconds", "lost_cpu_seconds"]
-    print_table(
-        [
-            *(name.capitalize() for name in (*names, *counts)),
-            *("GPU hours", "CPU hours", "Lost GPU hours", "Lost CPU hours", "Used GPU hours"),
-        ],
-        [
-            (
-                *(entry[name] or "-" for name in names),
-                *(str(entry[name]) for name in counts),
-                *(f"{entry[name] / _HOUR:.2f}" for name in sums),
-                "-" if entry.get("used_gpu_seconds") is None else f"{entry['used_gpu_seconds'] / _HOUR:.2f}",
-            )
-            for entry in largest
-        ],
-        empty="Nothing was reserved in this time.",
+def _names(by: _By) -> Sequence[str]:
+    return ("job", "person", "team") if by is _By.JOB else (str(by),)
+
+
+def _counts(by: _By) -> Sequence[str]:
+    return ("running",) if by is _By.JOB else ("jobs", "running")
+
+
+def _row(by: _By, use: Use) -> tuple[str, ...]:
+    sums = (use.gpu_seconds, use.cpu_seconds, use.lost_gpu_seconds, use.lost_cpu_seconds, use.used_gpu_seconds)
+    return (
+        *(getattr(use, name) or "-" for name in _names(by)),
+        *(str(getattr(use, name)) for name in _counts(by)),
+        *("-" if seconds is None else f"{seconds / _HOUR:.2f}" for seconds in sums),
     )
 
 
-def _read(link: Connection, by: str, since: int, until: int | None) -> Iterator[Mapping[str, Any]]:
+def _read(link: Connection, by: str, since: int, until: int | None) -> Iterator[Use]:
     """Yield what each group has reserved between two Unix times, in the order of names, or of the jobs' arrival."""
+    from mlplatform.api.usage import Report
+
     window: dict[str, Any] = {"by": by, "since": since} | ({} if until is None else {"until": until})
     while True:
-        answer = link.call("GET", "/platform/usage", params=window).json()
-        yield from answer["entries"]
-        if answer["next"] is None:
+        answer = link.read(Report, "GET", "/platform/usage", params=window)
+        yield from answer.entries
+        if answer.next is None:
             return
-        window |= {"until": answer["until"], "after": answer["next"]}
+        window |= {"until": answer.until, "after": answer.next}
 
 
 def _moment(text: str, now: float) -> int:

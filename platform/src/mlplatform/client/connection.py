@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn, Self, TypeVar
 
 import httpx
+from pydantic import BaseModel, ValidationError
 
+from mlplatform.api.jobs import Job
 from mlplatform.certificates import verification
 from mlplatform.contract import GATEWAY_HEADER
 from mlplatform.credentials import TokenFile
@@ -23,8 +25,8 @@ PATIENCE_SECONDS = 180.0
 # Ray's dashboard answers within milliseconds, but on a busy machine its first answers took more than 10 s.
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 
-
 Answer = TypeVar("Answer")
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class UnavailableError(UnreachableError):
@@ -89,6 +91,23 @@ class Connection:
             self._raise(response, job_id, named)
         return response
 
+    def read(self, model: type[Model], method: str, path: str, **options: Any) -> Model:
+        """Send a request as `call` does, and return its answer as a model of the interface.
+
+        Raises:
+            JobError: as `call`; or a gateway of another version answers with other fields.
+        """
+        response = self.call(method, path, **options)
+        try:
+            return model.model_validate(response.json())
+        except ValueError as error:
+            field = ".".join(map(str, error.errors()[0]["loc"])) if isinstance(error, ValidationError) else ""
+            raise JobError(
+                f"The answer of the gateway at {self._settings.ray_address} to {path} has another "
+                f"{field or 'body'} than this client expects; the gateway has version "
+                f"{response.headers.get(GATEWAY_HEADER, 'unknown')}: upgrade the older of the two."
+            ) from error
+
     def _answer(self, method: str, path: str, options: dict[str, Any]) -> httpx.Response:
         """Send a request and return its answer, whatever its status, apart from 401 and 403."""
         address = f"Ray at {self._settings.ray_address} (RAY_ADDRESS)"
@@ -109,16 +128,15 @@ class Connection:
             )
         return response
 
-    def details(self, job_id: str) -> dict[str, Any]:
+    def details(self, job_id: str) -> Job:
         """Return Ray's details of a job.
 
         Raises:
             JobError: there is no such job.
         """
-        details: dict[str, Any] = self.call("GET", f"/api/jobs/{job_id}", job_id=job_id).json()
-        return details
+        return self.read(Job, "GET", f"/api/jobs/{job_id}", job_id=job_id)
 
-    def details_patiently(self, job_id: str, known: bool = True) -> dict[str, Any]:
+    def details_patiently(self, job_id: str, known: bool = True) -> Job:
         """Return a job's details; retry while the gateway is unavailable, as `patiently` does."""
         return self.patiently(lambda: self.details(job_id), known)
 

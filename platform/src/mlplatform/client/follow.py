@@ -55,7 +55,7 @@ def follow_text(link: Connection, job_id: str, *, unfinished: bool = True) -> It
     link.details_patiently(job_id, known=False)
     path, seen, rest, read_at = f"/platform/jobs/{job_id}/log", 0, "", time.monotonic()
     while True:
-        ended = link.details_patiently(job_id)["status"] in ENDED
+        ended = link.details_patiently(job_id).status in ENDED
         parameters, read = {"follow": 1, "unfinished": int(unfinished), "skip_lines": seen}, False
         if rest:
             rest = ""

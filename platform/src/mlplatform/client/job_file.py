@@ -11,11 +11,11 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from mlplatform.api.jobs import JobClass
 from mlplatform.client.jobs import Jobs
 from mlplatform.durations import seconds_in
 from mlplatform.errors import JobError
 from mlplatform.scheduling.capacity import Shortage
-from mlplatform.scheduling.queue import JobClass
 from mlplatform.scheduling.resources import Resources, WorkerGroup
 
 NAME = "job.toml"

@@ -14,17 +14,18 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
+from pydantic import RootModel
 
 from mlplatform import durations
+from mlplatform.api import jobs as api
+from mlplatform.api.cluster import Capacity
+from mlplatform.api.jobs import Attempt, Job
 from mlplatform.client import connection, request
 from mlplatform.client import package as client_package
 from mlplatform.client.connection import Connection
 from mlplatform.client.follow import ENDED as ENDED
 from mlplatform.client.follow import follow, follow_text
 from mlplatform.client.follow import report_in as report_in
-from mlplatform.client.job import ATTEMPTS
-from mlplatform.client.job import Attempt as Attempt
-from mlplatform.client.job import Job as Job
 from mlplatform.client.request import new_id as new_id
 from mlplatform.errors import JobError
 from mlplatform.scheduling.capacity import Shortage
@@ -40,6 +41,8 @@ _LOG_TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 _UPLOAD_TIMEOUT = httpx.Timeout(300.0, connect=5.0)
 
 _NOTHING = Resources()
+
+_JobList = RootModel[list[Job]]
 
 
 class Jobs:
@@ -57,7 +60,6 @@ class Jobs:
     def __init__(self, config: Settings | None = None) -> None:
         self._settings = config or settings()
         self._link = Connection(self._settings)
-        self._call = self._link.call
 
     def __enter__(self) -> Self:
         return self
@@ -129,7 +131,7 @@ class Jobs:
             name, workers, max_restarts_on_failure, max_restarts_on_loss, limit_s, job_class, at_most, wait_for_capacity
         )
         body = request.body(self._settings, job_id, command, folder, package, resources, env or {}, note, pip, options)
-        return str(self._call("POST", "/api/jobs/", json=body).json()["submission_id"])
+        return self._link.read(api.Submitted, "POST", "/api/jobs/", json=body).submission_id
 
     def list(self, *, limit: int | None = None, state: str | None = None, user: str | None = None) -> list[Job]:
         """Return the stored jobs, latest first.
@@ -144,33 +146,30 @@ class Jobs:
         """
         if state is not None and state.upper() not in STATES:
             raise JobError(f"Invalid state {state!r}: use one of {', '.join(STATES)}.")
-        answers = [
-            answer
-            for answer in self._call("GET", "/api/jobs/").json()
-            if (state is None or answer["status"] == state.upper())
-            and (user is None or (answer.get("metadata") or {}).get("user", "") == user)
+        found = [
+            job
+            for job in self._link.read(_JobList, "GET", "/api/jobs/").root
+            if (state is None or job.status == state.upper()) and (user is None or job.user == user)
         ]
-        answers.sort(key=lambda answer: answer.get("start_time") or 0, reverse=True)
-        return [Job.of(answer) for answer in answers[:limit]]
+        found.sort(key=lambda job: job.start_time or 0, reverse=True)
+        return found[:limit]
 
     def get(self, job_id: str) -> Job:
         """Return one job."""
-        return Job.of(self._link.details(job_id))
+        return self._link.details(job_id)
 
     def attempts(self, job_id: str) -> Sequence[Attempt]:
         """Return the attempts of a job with their outcomes, in order."""
-        answer = self._call("GET", f"/platform/jobs/{job_id}", job_id=job_id).json()
-        return ATTEMPTS.validate_python(answer["attempts"])
+        return self.with_attempts(job_id).attempts
 
-    def with_attempts(self, job_id: str) -> tuple[Job, Sequence[Attempt]]:
+    def with_attempts(self, job_id: str) -> api.JobWithAttempts:
         """Return one job, with its limit, and its attempts in order."""
-        answer = self._call("GET", f"/platform/jobs/{job_id}", job_id=job_id).json()
-        return Job.of(answer), ATTEMPTS.validate_python(answer["attempts"])
+        return self._link.read(api.JobWithAttempts, "GET", f"/platform/jobs/{job_id}", job_id=job_id)
 
     def logs(self, job_id: str) -> str:
         """Return everything that the job has printed so far."""
-        answer = self._call("GET", f"/api/jobs/{job_id}/logs", job_id=job_id, timeout=_LOG_TIMEOUT)
-        return str(answer.json()["logs"] or "")
+        path = f"/api/jobs/{job_id}/logs"
+        return self._link.read(api.Log, "GET", path, job_id=job_id, timeout=_LOG_TIMEOUT).logs or ""
 
     def follow(self, job_id: str) -> Iterator[str]:
         """Yield the job's log line by line until it ends, also while the gateway restarts (see `follow.follow`)."""
@@ -208,8 +207,8 @@ class Jobs:
             "labels": self._settings.driver_labels,
         }
         # httpx cannot send NaN or Infinity; json can, and the gateway then names the field.
-        found = self._call("POST", "/platform/capacity", content=json.dumps(asked)).json()["shortage"]
-        return None if found is None else Shortage(found["missing"], tuple(found["users"]), tuple(found["unavailable"]))
+        found = self._link.read(Capacity, "POST", "/platform/capacity", content=json.dumps(asked)).shortage
+        return None if found is None else Shortage(found.missing, tuple(found.users), tuple(found.unavailable))
 
     def wait(self, job_id: str, timeout_s: float | None = None) -> Job:
         """Wait until the job has ended, successfully or not.
@@ -218,17 +217,17 @@ class Jobs:
             JobError: it has not ended within `timeout_s` seconds; it continues.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        job = Job.of(self._link.details_patiently(job_id, known=False))
+        job = self._link.details_patiently(job_id, known=False)
         while job.status not in ENDED:
             if deadline is not None and time.monotonic() > deadline:
                 raise JobError(f"Job {job_id} is still {job.status} after {timeout_s:.0f} s; it continues, wait again.")
             time.sleep(connection.POLL_SECONDS)
-            job = Job.of(self._link.details_patiently(job_id))
+            job = self._link.details_patiently(job_id)
         return job
 
     def stop(self, job_id: str) -> bool:
         """Ask a job to end: SIGTERM now, SIGKILL a few seconds later; False when it had ended before."""
-        return bool(self._call("POST", f"/api/jobs/{job_id}/stop", job_id=job_id).json()["stopped"])
+        return self._link.read(api.Stopped, "POST", f"/api/jobs/{job_id}/stop", job_id=job_id).stopped
 
     def resume(self, job_id: str, limit_s: float | None = None) -> str:
         """Continue a job that was stopped or has failed: the same job and run, from its last checkpoint if it has one.
@@ -246,8 +245,8 @@ class Jobs:
             JobError: the job is open, has succeeded or does not exist, or its files were removed since it ended.
         """
         body = {} if limit_s is None else {"limit": durations.written(limit_s)}
-        answer = self._call("POST", f"/platform/jobs/{job_id}/resume", job_id=job_id, json=body)
-        return str(answer.json()["message"])
+        path = f"/platform/jobs/{job_id}/resume"
+        return self._link.read(api.Resumed, "POST", path, job_id=job_id, json=body).message
 
     def delete(self, job_id: str) -> None:
         """Delete an ended job and its log; its checkpoints and its run stay.
@@ -255,7 +254,7 @@ class Jobs:
         Raises:
             JobError: the job does not exist, or has not ended.
         """
-        self._call("DELETE", f"/api/jobs/{job_id}", job_id=job_id)
+        self._link.call("DELETE", f"/api/jobs/{job_id}", job_id=job_id)
 
     def is_up(self) -> bool:
         """Return whether the Jobs API answers; in Ray's head it starts after the dashboard itself."""
@@ -266,7 +265,7 @@ class Jobs:
 
     def _upload(self, folder: Path, command: str) -> str:
         name, content = client_package.build(folder, command)
-        self._call("PUT", f"/api/packages/gcs/{name}", content=content, timeout=_UPLOAD_TIMEOUT)
+        self._link.call("PUT", f"/api/packages/gcs/{name}", content=content, timeout=_UPLOAD_TIMEOUT)
         return f"gcs://{name}"
 
 

@@ -10,6 +10,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from mlplatform.api.cluster import Utilisation
+from mlplatform.api.people import LoggedIn, Teams
+from mlplatform.api.storage import Key, Store
 from mlplatform.client import s3_profile
 from mlplatform.client.connection import Connection
 from mlplatform.contract import PERSON_TOKEN
@@ -40,7 +43,7 @@ Teams that must be protected from each other need a stack each.
 
 
 @dataclass(frozen=True)
-class LoggedIn:
+class Session:
     """A log-in that has succeeded.
 
     Attributes:
@@ -71,12 +74,12 @@ def beyond_nodes(link: Connection) -> str | None:
     Shares then shrink in proportion, so that no team gets what it was promised.
     """
     try:
-        use = link.call("GET", "/platform/utilisation").json()
+        use = link.read(Utilisation, "GET", "/platform/utilisation")
     except UnreachableError:
         return None
-    have = {"GPUs": len(use["gpus"]), "CPUs": sum(node["cpus"] for node in use["nodes"])}
-    found = link.call("GET", "/platform/teams").json()["teams"]
-    shares = {"GPUs": sum(team["share_gpus"] for team in found), "CPUs": sum(team["share_cpus"] for team in found)}
+    have = {"GPUs": len(use.gpus), "CPUs": sum(node.cpus for node in use.nodes)}
+    teams = link.read(Teams, "GET", "/platform/teams").teams
+    shares = {"GPUs": sum(team.share_gpus for team in teams), "CPUs": sum(team.share_cpus for team in teams)}
     beyond = [f"{shares[kind]:g} {kind} of {have[kind]:g}" for kind in have if shares[kind] > have[kind]]
     if not beyond:
         return None
@@ -123,7 +126,7 @@ def check_replaceable(settings: Settings) -> None:
         )
 
 
-def log_in(settings: Settings, code: str, force: bool = False) -> LoggedIn:
+def log_in(settings: Settings, code: str, force: bool = False) -> Session:
     """Exchange a log-in code for a token and accounts, in the files that Ray, MLflow and S3 clients read, mode 0600.
 
     MLflow's file is left alone if it has an account that no log-in has written, and so are other profiles of S3.
@@ -149,20 +152,15 @@ def log_in(settings: Settings, code: str, force: bool = False) -> LoggedIn:
         try:
             # Written first: a code is used up by the answer.
             with atomic.private_file(file) as draft:
-                answer = link.call("POST", "/platform/tokens", json=body).json()
-                draft.write_text(f"{answer['token']}\n")
+                answer = link.read(LoggedIn, "POST", "/platform/tokens", json=body)
+                draft.write_text(f"{answer.token}\n")
         except OSError as error:
             raise SettingsError(
                 f"{file} cannot be written ({error.strerror}); set RAY_AUTH_TOKEN_PATH to a file."
             ) from error
-    password = answer.get("mlflow_password")
-    done = LoggedIn(
-        answer["person"],
-        datetime.fromisoformat(answer["expires"]),
-        file,
-        _write_mlflow_file(answer["person"], password),
-        password is not None,
-    )
+    password = answer.mlflow_password
+    mlflow_file = _write_mlflow_file(answer.person, password)
+    done = Session(answer.person, answer.expires, file, mlflow_file, password is not None)
     return _with_s3_profile(settings.model_copy(update={"ray_auth_token_path": file}), done)
 
 
@@ -197,9 +195,9 @@ def s3_credentials(settings: Settings) -> dict[str, Any]:
         UnreachableError: the gateway or the object store does not answer.
     """
     with Connection(settings) as link:
-        key = link.call("POST", "/platform/storage-credentials").json()
+        key = link.read(Key, "POST", "/platform/storage-credentials")
     expires = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="seconds").replace("+00:00", "Z")
-    account = {"AccessKeyId": key["access_key"], "SecretAccessKey": key["secret_key"]}
+    account = {"AccessKeyId": key.access_key, "SecretAccessKey": key.secret_key}
     return {"Version": 1, **account, "Expiration": expires}
 
 
@@ -224,12 +222,12 @@ def _write_mlflow_file(person: str, password: str | None) -> Path | None:
     return file
 
 
-def _with_s3_profile(settings: Settings, done: LoggedIn) -> LoggedIn:
+def _with_s3_profile(settings: Settings, done: Session) -> Session:
     """Write the profile for the object store, if there is one; return the log-in with it, or with the problem."""
     known = settings.s3_credentials
     try:
         with Connection(settings) as link:
-            place = link.call("GET", "/platform/storage-credentials").json()["s3"]
+            place = link.read(Store, "GET", "/platform/storage-credentials").s3
         if place is None:
             s3_profile.remove(done.file)  # of another stack
             return done
@@ -238,8 +236,8 @@ def _with_s3_profile(settings: Settings, done: LoggedIn) -> LoggedIn:
                 done, s3_problem=f"S3 clients use another account: AWS_SHARED_CREDENTIALS_FILE={known} names a file."
             )
         # In a notebook of the stack, the address there; the gateway's answer is for machines outside.
-        endpoint = settings.s3_endpoint or place["endpoint_url"]
-        profile = s3_profile.write(settings, done.file, endpoint, place["region"])
+        endpoint = settings.s3_endpoint or place.endpoint_url
+        profile = s3_profile.write(settings, done.file, endpoint, place.region)
     except PlatformError as error:
         return replace(done, s3_problem=f"S3 clients cannot use your log-in: {error}")
     return replace(done, s3_profile=profile, s3_endpoint=endpoint)

@@ -9,9 +9,9 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-from starlette.applications import Starlette
+from fastapi import FastAPI
 from starlette.middleware import Middleware
-from starlette.routing import Mount, Route
+from starlette.routing import Mount
 
 from mlplatform.contract import GATEWAY_HEADER
 from mlplatform.credentials import TokenFile, read_mlflow_account, read_s3_account
@@ -36,12 +36,15 @@ from mlplatform.gateway.control.retention import (
 )
 from mlplatform.gateway.http import attempts as http_attempts
 from mlplatform.gateway.http import audit as http_audit
-from mlplatform.gateway.http import capacity
+from mlplatform.gateway.http import capacity, job_logs, monitoring
+from mlplatform.gateway.http import jobs as http_jobs
 from mlplatform.gateway.http import logs as http_logs
 from mlplatform.gateway.http import metrics as http_metrics
 from mlplatform.gateway.http import mlflow as http_mlflow
 from mlplatform.gateway.http import packages as http_packages
+from mlplatform.gateway.http import people as http_people
 from mlplatform.gateway.http import queue as http_queue
+from mlplatform.gateway.http import resuming as http_resuming
 from mlplatform.gateway.http import retention as http_retention
 from mlplatform.gateway.http import secrets as http_secrets
 from mlplatform.gateway.http import sessions as http_sessions
@@ -50,19 +53,16 @@ from mlplatform.gateway.http import usage as http_usage
 from mlplatform.gateway.http import utilisation as http_utilisation
 from mlplatform.gateway.http import webhooks as http_webhooks
 from mlplatform.gateway.http import wheel as http_wheel
-from mlplatform.gateway.http.access import LOG_SHIPPER, MLFLOW, guarded
+from mlplatform.gateway.http.access import LOG_SHIPPER, MLFLOW
 from mlplatform.gateway.http.allowed import allowed_requests
-from mlplatform.gateway.http.auth import OPEN_PATHS, TokenAuth, TokenCheck
+from mlplatform.gateway.http.application import application
+from mlplatform.gateway.http.auth import OPEN_PATHS, STATIC, TokenAuth, TokenCheck
 from mlplatform.gateway.http.errors import error_handler
 from mlplatform.gateway.http.forwarded import Forwarded
 from mlplatform.gateway.http.front_page.routes import FrontPageRoutes
 from mlplatform.gateway.http.front_page.view import FrontPage
 from mlplatform.gateway.http.headers import RAY_PAGES, ResponseHeaders
-from mlplatform.gateway.http.jobs import JobRoutes
-from mlplatform.gateway.http.monitoring import Monitoring, grafana_health, prometheus_queries
-from mlplatform.gateway.http.people import PeopleRoutes
 from mlplatform.gateway.http.proxy import ReverseProxy
-from mlplatform.gateway.http.resuming import ResumeRoutes
 from mlplatform.gateway.jobs.overview import JobOverview
 from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.runs import JobRuns
@@ -88,7 +88,7 @@ from mlplatform.storage.objects import open_store
 _VERSION = version("mlplatform")
 
 
-def create_app(config: GatewaySettings) -> Starlette:
+def create_app(config: GatewaySettings) -> FastAPI:
     """Return the gateway as an ASGI application.
 
     Raises:
@@ -117,16 +117,15 @@ def create_app(config: GatewaySettings) -> Starlette:
     sender = MessageSender(config.webhook_schemes.split(","), private, _mail_server(config))
     disks = Disks(config.disk_folders(), int(config.disk_reserve_gb * 10**9))
     admission = Admission(store.engine, reconciler, disks)
-    jobs = JobRoutes(store, reconciler, logs, head, to_head, admission)
     messenger = Messenger(store.engine, sender)
     retention = Retention(_kinds(config, store, packages, tracking))
     usage = UsageReader(store.engine)
     backups = partial(http_metrics.of_backups, config.backups, config.backup_hours)
-    published: list[Route] = []
+    published = []
     prometheus = None
     if password := _prometheus_password(config):
-        published = [http_metrics.route(TotalsReader(store.engine), usage, logs, disks, backups, password.read)]
-        prometheus = Monitoring("Prometheus", config.prometheus, password.read())
+        published = [http_metrics.routes(TotalsReader(store.engine), usage, logs, disks, backups, password.read)]
+        prometheus = monitoring.Monitoring("Prometheus", config.prometheus, password.read())
     audit = AuditLog(store.engine)
     tokens = Tokens(store.engine)
     people = People(store.engine)
@@ -142,11 +141,11 @@ def create_app(config: GatewaySettings) -> Starlette:
     page = FrontPage(overview, reconciler, head, utilisation, config.tools, disks, explanations)
     runs = JobRuns(store.engine)
     pages = mlflow.JobPages(tracking) if tracking else None
-    grafana = Monitoring("Grafana", config.grafana)
-    front_page = FrontPageRoutes(page, check, sessions, store.get, runs, pages, config.tool("MLflow"))
+    grafana = monitoring.Monitoring("Grafana", config.grafana)
+    front_page = FrontPageRoutes(page, check, sessions, runs, pages, config.tool("MLflow"))
 
     @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         packages.tidy()
         works = [reconciler.run(), logs.run(), retention.run(), messenger.run(), accounts.run(), digests.run()]
         works += [storage_key.run()] if storage_key else []
@@ -167,43 +166,45 @@ def create_app(config: GatewaySettings) -> Starlette:
             if prometheus is not None:
                 await prometheus.close()
 
-    routes = guarded(
-        [
-            *jobs.routes(),
-            *ResumeRoutes(store, reconciler, logs, packages, admission).routes(),
-            *http_packages.routes(packages, audit=audit, disks=disks),
-            *http_retention.routes(retention, audit),
-            *http_audit.routes(audit),
-            *http_queue.routes(explanations),
-            *http_usage.routes(usage),
-            *capacity.routes(admission, reconciler, head),
-            *http_logs.routes(logs),
-            *http_sessions.routes(check, sessions),
-            *PeopleRoutes(people, tokens, check, storage_key, accounts, store.open_jobs).routes(),
-            *http_storage.routes(storage_key, config.s3_endpoint_url, config.s3_port),
-            *http_mlflow.routes(audit, digests),
-            *http_webhooks.routes(people, sender),
-            *http_attempts.routes(secrets, runs),
-            *http_secrets.routes(secrets),
-            *http_utilisation.routes(overview, reconciler, utilisation),
-            *http_wheel.routes(config.wheels),
-            *front_page.routes(),
-            *published,
-            *([prometheus_queries(prometheus)] if prometheus else []),
-            grafana_health(grafana),
-            Mount("/", app=to_head),
-        ],
+    routers = [
+        http_jobs.routes(store, reconciler, admission, to_head),
+        http_jobs.end_routes(store, reconciler, logs, head, to_head),
+        http_jobs.state_routes(store, head),
+        job_logs.routes(logs, to_head),
+        job_logs.driver_routes(store, logs, to_head),
+        http_resuming.routes(store, reconciler, logs, packages, admission),
+        http_packages.routes(packages, audit=audit, disks=disks),
+        http_retention.routes(retention, audit),
+        http_audit.routes(audit),
+        http_queue.routes(explanations),
+        http_usage.routes(usage),
+        capacity.routes(admission, reconciler, head),
+        http_logs.routes(logs),
+        http_sessions.routes(check, sessions),
+        http_people.people_routes(people, storage_key, accounts),
+        http_people.team_routes(people, store.open_jobs),
+        http_people.token_routes(tokens, check, accounts),
+        http_storage.routes(storage_key, config.s3_endpoint_url, config.s3_port),
+        http_mlflow.routes(audit, digests),
+        http_webhooks.routes(people, sender),
+        http_attempts.routes(secrets, runs),
+        http_secrets.routes(secrets),
+        http_utilisation.routes(overview, reconciler, utilisation),
+        http_wheel.routes(config.wheels),
+        *published,
+        monitoring.routes(grafana, prometheus),
+    ]
+    # The route of the metrics accepts Prometheus' password only.
+    open_paths = OPEN_PATHS | {http_metrics.PATH} if published else OPEN_PATHS
+    return application(
+        [*(route for router in routers for route in router.routes), *front_page.routes(), Mount("/", app=to_head)],
+        jobs=store,
         services=services,
-    )
-    return Starlette(
-        routes=routes,
+        others=("", STATIC),
         middleware=[
             *([Middleware(Forwarded, proxy=config.proxy)] if config.proxy else []),
-            Middleware(ResponseHeaders, always={GATEWAY_HEADER: _VERSION}),
-            # The route of the metrics accepts Prometheus' password only.
-            Middleware(
-                TokenAuth, check=check, sessions=sessions, open_paths=OPEN_PATHS | {route.path for route in published}
-            ),
+            Middleware(ResponseHeaders, always={GATEWAY_HEADER: _VERSION, http_logs.INSTANCE: logs.instance}),
+            Middleware(TokenAuth, check=check, sessions=sessions, open_paths=open_paths),
         ],
         exception_handlers={PlatformError: error_handler(partial(disks.problem, full=True))},
         lifespan=lifespan,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mlplatform.api.storage import Digests
 from mlplatform.client.connection import Connection
 from mlplatform.contract import MODEL_DIGESTS
 from mlplatform.errors import PlatformError
@@ -27,7 +28,7 @@ def of(version: ModelVersion) -> dict[str, str] | str:
     key = {"source": str(version.source), "created": int(version.creation_timestamp)}
     try:
         with Connection(config) as link:
-            found = link.patiently(lambda: link.call("GET", MODEL_DIGESTS, params=key), known=False).json()["files"]
+            found = link.patiently(lambda: link.read(Digests, "GET", MODEL_DIGESTS, params=key), known=False).files
     except PlatformError as error:
         if "ray_address" in config.model_fields_set:
             raise

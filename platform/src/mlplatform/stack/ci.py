@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from mlplatform.api.jobs import Job
 from mlplatform.client import job_file
-from mlplatform.client.jobs import Job, Jobs
+from mlplatform.client.jobs import Jobs
 from mlplatform.credentials import read_mlflow_account
 from mlplatform.errors import HostError
 from mlplatform.files import atomic

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
+from mlplatform.api.storage import Prunable, Unneeded
 from mlplatform.client.connection import Connection
 from mlplatform.errors import HostError, StorageError
 from mlplatform.stack import env
@@ -19,28 +19,18 @@ _PATIENCE = httpx.Timeout(600.0, connect=5.0)
 """Listing a large bucket takes minutes."""
 
 
-@dataclass(frozen=True)
-class Amount:
-    """Number and bytes of what can be removed, or was, of one kind."""
-
-    kind: str
-    count: int
-    bytes: int
-
-
-def plan(root: Path) -> list[Amount]:
+def plan(root: Path) -> list[Unneeded]:
     """Return what `apply` would remove now.
 
     Raises:
         UnreachableError, StorageError: a service does not answer.
     """
     with Connection(env.client_settings(root)) as gateway:
-        kinds = gateway.call("GET", _PATH, timeout=_PATIENCE).json()["kinds"]
-        return [Amount(kind["kind"], kind["count"], kind["bytes"]) for kind in kinds]
+        return gateway.read(Prunable, "GET", _PATH, timeout=_PATIENCE).kinds
 
 
-def apply(root: Path) -> Iterator[Amount]:
-    """Remove what can be removed now; yield an amount for each removed thing.
+def apply(root: Path) -> Iterator[Unneeded]:
+    """Remove what can be removed now; yield each removed thing.
 
     Raises:
         HostError, StorageError: a service does not answer; what was yielded before is removed.
@@ -56,6 +46,6 @@ def apply(root: Path) -> Iterator[Amount]:
                 entry = json.loads(line)
                 if "error" in entry:
                     raise StorageError(f"The gateway did not remove everything: {entry['error']}")
-                yield Amount(entry["kind"], 1, entry["bytes"])
+                yield Unneeded(kind=entry["kind"], count=1, files=entry["files"], bytes=entry["bytes"])
     except httpx.TransportError as error:
         raise HostError(f"The gateway did not remove everything ({error}): repeat the command.") from error

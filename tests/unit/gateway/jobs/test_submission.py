@@ -32,4 +32,4 @@ def test_amount_that_ray_does_not_count_is_rejected(fields: dict[str, Any]) -> N
 def test_least_amount_and_none_are_accepted() -> None:
     fields = {"entrypoint_num_gpus": 0.0001, "entrypoint_num_cpus": 0.0, "metadata": {"worker_cpus": "0"}}
     job = Submission.parse(json.dumps({"entrypoint": "true", **fields}).encode())
-    assert (job.entrypoint_num_gpus, job.options().worker_cpus) == (0.0001, 0)
+    assert (job.entrypoint_num_gpus, job.options.worker_cpus) == (0.0001, 0)

@@ -13,9 +13,10 @@ from sqlalchemy import Engine, event, select, update
 from sqlalchemy.orm import Session
 from stored import do
 
+from mlplatform.api.people import Role
 from mlplatform.gateway.audit.log import PLATFORM
 from mlplatform.gateway.errors import LoginCodeError, TokenError
-from mlplatform.gateway.people.principal import Principal, Role
+from mlplatform.gateway.people.principal import Principal
 from mlplatform.gateway.people.schema import TokenRow
 from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.people.store import People

@@ -1,22 +1,18 @@
-"""Table of who may use each route of the gateway, and its enforcement.
-
-A route that is missing in the table is an error when the gateway starts, so that no route is open by oversight. Routes
-of one job check the right that the table names themselves, because they have the job.
-"""
+"""Rights to routes: each route declares one as its first dependency, or else the gateway does not start."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from enum import StrEnum
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Any
 
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
+from fastapi import Depends, Path
+from starlette.requests import HTTPConnection
+from starlette.types import Scope
 
-from mlplatform.contract import MLFLOW_CHANGES, MODEL_DIGESTS
-from mlplatform.gateway.errors import ForbiddenError
-from mlplatform.gateway.http.auth import principal_of
+from mlplatform.api.jobs import ID
+from mlplatform.gateway.audit.log import AuditLog
+from mlplatform.gateway.errors import ForbiddenError, NoSuchJobError
+from mlplatform.gateway.http.auth import actor_of, principal_of
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.people.principal import Principal
 from mlplatform.gateway.people.rights import Verb, may, refusal
@@ -24,126 +20,127 @@ from mlplatform.gateway.people.rights import Verb, may, refusal
 LOG_SHIPPER, MLFLOW = "log shipper", "MLflow server"
 """Names of the services that have tokens of their own here."""
 
-
-class Access(StrEnum):
-    """The ones who may use a route."""
-
-    OPEN = "open"
-    """Everybody, without a token or with one that the route itself checks."""
-
-    USERS = "people and jobs"
-    """Everybody who has logged in, with the shared token or a person's, and attempts of their jobs."""
-
-    PEOPLE = "people"
-    ATTEMPTS = "jobs"
-
-    ADMINISTRATORS = "administrators"
-    LOG_SHIPPER = "log shipper"
-    MLFLOW = "MLflow server"
-    HEAD = "head"
-    """Requests for Ray's head, which `allowed_requests` checks."""
+_JobId = Annotated[
+    str, Path(description="A submission id, or Ray's id of the job's driver.", json_schema_extra={"pattern": ID})
+]
 
 
-ACCESS: Mapping[tuple[str, str], Access | Verb] = {
-    ("GET", "/platform/health"): Access.OPEN,
-    ("GET", "/platform/openapi.yaml"): Access.USERS,
-    # Jobs: the verb is the right that somebody needs for the job.
-    ("GET", "/platform/jobs/{job_id}"): Verb.SEE,
-    ("GET", "/platform/jobs/{job_id}/log"): Verb.LOGS,
-    ("POST", "/platform/jobs/{job_id}/resume"): Verb.RESUME,
-    ("GET", "/platform/jobs/{job_id}/run"): Verb.METADATA,
-    ("GET", "/platform/jobs/{job_id}/model"): Verb.METADATA,
-    ("GET", "/api/jobs/"): Verb.SEE,
-    ("POST", "/api/jobs/"): Verb.SUBMIT,
-    ("GET", "/api/jobs/{job_id}"): Verb.SEE,
-    ("DELETE", "/api/jobs/{job_id}"): Verb.DELETE,
-    ("POST", "/api/jobs/{job_id}/stop"): Verb.STOP,
-    ("GET", "/api/jobs/{job_id}/logs"): Verb.LOGS,
-    ("WEBSOCKET", "/api/jobs/{job_id}/logs/tail"): Verb.LOGS,
-    ("GET", "/api/v0/logs/file"): Verb.LOGS,
-    ("GET", "/api/v0/logs/stream"): Verb.LOGS,
-    # Everybody may know whether a package exists; `packages.py` checks who may upload one.
-    ("GET", "/api/packages/{protocol}/{package_name:path}"): Access.USERS,
-    ("PUT", "/api/packages/{protocol}/{package_name:path}"): Access.USERS,
-    # The cluster, which is everybody's.
-    ("GET", "/api/version"): Access.USERS,
-    ("POST", "/platform/capacity"): Access.USERS,
-    ("GET", "/platform/utilisation"): Verb.SEE,
-    ("GET", "/platform/storage-credentials"): Access.PEOPLE,
-    ("POST", "/platform/storage-credentials"): Access.PEOPLE,
-    # Everybody sees owner, shape, state and reason of every job.
-    ("GET", "/platform/queue"): Access.USERS,
-    ("GET", "/platform/usage"): Access.USERS,
-    # Its operation.
-    ("GET", "/platform/prune"): Access.ADMINISTRATORS,
-    ("POST", "/platform/prune"): Access.ADMINISTRATORS,
-    ("GET", "/platform/audit"): Access.ADMINISTRATORS,
-    ("GET", "/platform/logs"): Access.LOG_SHIPPER,
-    ("PUT", "/platform/logs/{node}/{file}"): Access.LOG_SHIPPER,
-    ("POST", "/platform/logs/{node}"): Access.LOG_SHIPPER,
-    ("POST", MLFLOW_CHANGES): Access.MLFLOW,
-    ("GET", MODEL_DIGESTS): Access.USERS,
-    # People.
-    ("GET", "/platform/people"): Access.PEOPLE,
-    ("POST", "/platform/people"): Access.ADMINISTRATORS,
-    ("DELETE", "/platform/people/{name}"): Access.ADMINISTRATORS,
-    ("GET", "/platform/teams"): Access.PEOPLE,
-    ("POST", "/platform/teams"): Access.ADMINISTRATORS,
-    ("PATCH", "/platform/teams/{name}"): Access.ADMINISTRATORS,
-    ("DELETE", "/platform/teams/{name}"): Access.ADMINISTRATORS,
-    ("POST", "/platform/tokens"): Access.OPEN,
-    ("GET", "/platform/tokens"): Access.PEOPLE,
-    ("GET", "/platform/webhook"): Access.PEOPLE,
-    ("PUT", "/platform/webhook"): Access.PEOPLE,
-    ("DELETE", "/platform/tokens/{token_id}"): Access.PEOPLE,
-    ("GET", "/platform/secrets"): Access.PEOPLE,
-    ("PUT", "/platform/secrets/{name}"): Access.PEOPLE,
-    ("DELETE", "/platform/secrets/{name}"): Access.PEOPLE,
-    # What only attempts have.
-    ("GET", "/platform/attempt/secrets"): Access.ATTEMPTS,
-    ("PUT", "/platform/attempt/runs/{run_id}"): Access.ATTEMPTS,
-    # Browsers.
-    ("POST", "/api/authenticate"): Access.OPEN,
-    ("POST", "/platform/logout"): Access.OPEN,
-    ("GET", "/platform/login"): Access.OPEN,
-    ("POST", "/platform/login"): Access.OPEN,
-    ("GET", "/platform/"): Verb.SEE,
-    ("GET", "/platform/live"): Verb.SEE,
-    ("MOUNT", "/platform/static"): Access.OPEN,
-    # The package is public source, and `pip` sends no token.
-    ("GET", "/platform/wheel/"): Access.OPEN,
-    ("GET", "/platform/wheel/{file}"): Access.OPEN,
-    # These have a token of their own, or pass on only what is public.
-    ("GET", "/platform/metrics"): Access.OPEN,
-    ("GET", "/platform/prometheus/api/v1/query"): Access.OPEN,
-    ("GET", "/platform/grafana/api/health"): Access.OPEN,
-    ("MOUNT", ""): Access.HEAD,
-}
-
-
-def guarded(routes: Iterable[BaseRoute], services: Collection[str] = ()) -> list[BaseRoute]:
-    """Return the routes with a check of who uses them.
+class Right:
+    """Dependency that refuses those who may not use a route, and returns the principal of the request.
 
     Args:
-        routes: all routes of the gateway.
-        services: those that have a token; for their routes, it alone is accepted, and not the shared one.
-
-    Raises:
-        LookupError: `ACCESS` lacks one of them.
+        who: those who may, as the refusal names them.
+        allows: returns whether a principal may.
+        service: service whose own token alone is accepted, if it has one.
     """
-    found = list(routes)
-    for route in found:
-        methods = {method: _decision(method, route) for method in methods_of(route)}
-        if isinstance(route, Route | WebSocketRoute):
-            route.app = _Guard(route.app, methods, services)
-    return found
+
+    def __init__(self, who: str, allows: Callable[[Principal], bool], service: str = "") -> None:
+        self._who, self._allows, self._service = who, allows, service
+
+    async def __call__(self, connection: HTTPConnection) -> Any:
+        """Return the principal.
+
+        Raises:
+            ForbiddenError: the principal may not use the route.
+        """
+        scope, principal = connection.scope, principal_of(connection.scope)
+        who, allowed = self._who, self._allows(principal)
+        if self._service in scope["app"].state.services:
+            who, allowed = f"the {self._service}, with its own token,", principal.service == self._service
+        if not allowed:
+            shown = f"{scope.get('method', 'WEBSOCKET')} {scope['path'][:200]!r}"
+            raise ForbiddenError(f"Only {who} may use {shown} of the gateway.")
+        return principal
 
 
-def methods_of(route: BaseRoute) -> set[str]:
-    """Return the methods of a route as `ACCESS` names them; HEAD is part of GET."""
-    if isinstance(route, Route):
-        return (route.methods or set()) - {"HEAD"}
-    return {"MOUNT"} if isinstance(route, Mount) else {"WEBSOCKET"}
+class JobRight(Right):
+    """Right to a job; the dependency returns the job.
+
+    Args:
+        verb: what the route does with it.
+    """
+
+    def __init__(self, verb: Verb) -> None:
+        super().__init__("people and jobs", _is_user)
+        self._verb = verb
+
+    async def __call__(self, connection: HTTPConnection, job_id: _JobId) -> Any:  # type: ignore[override]
+        """Return the job.
+
+        Raises:
+            ForbiddenError: the principal may not do this with the job.
+            NoSuchJobError: it does not exist.
+        """
+        await super().__call__(connection)
+        job = await connection.app.state.jobs.get(job_id)
+        require(connection.scope, self._verb, job)
+        return job
+
+
+class JobOrRaysRight(JobRight):
+    """Right to a job that may be Ray's alone; the dependency returns None for such a job, which administrators have.
+
+    That somebody stops or deletes one is recorded before the head gets the request.
+    """
+
+    async def __call__(self, connection: HTTPConnection, job_id: _JobId) -> Any:  # type: ignore[override]
+        """Return the job; None if only Ray has it.
+
+        Raises:
+            ForbiddenError: the principal may not do this with the job.
+            NoSuchJobError: the gateway does not have it, and the principal is not an administrator.
+        """
+        try:
+            return await super().__call__(connection, job_id)
+        except NoSuchJobError:
+            if not principal_of(connection.scope).administrator:
+                raise
+        if self._verb in (Verb.STOP, Verb.DELETE):
+            audit = AuditLog(connection.app.state.jobs.engine)
+            await audit.add(actor_of(connection.scope), self._verb, f"job {job_id}")
+        return None
+
+
+def _is_person(principal: Principal) -> bool:
+    return principal.administrator or bool(principal.person and not principal.attempt)
+
+
+def _is_user(principal: Principal) -> bool:
+    return _is_person(principal) or principal.attempt is not None
+
+
+def _is_administrator(principal: Principal) -> bool:
+    return principal.administrator
+
+
+def _is_attempt(principal: Principal) -> bool:
+    return principal.attempt is not None
+
+
+OPEN = Depends(Right("everybody", lambda _: True))
+"""Everybody, without a token or with one that the route itself checks."""
+
+USERS = Depends(Right("people and jobs", _is_user))
+"""Everybody who has logged in, with the shared token or a person's, and attempts of their jobs."""
+
+PEOPLE = Depends(Right("people", _is_person))
+ATTEMPTS = Depends(Right("jobs, with the tokens of their attempts,", _is_attempt))
+ADMINISTRATORS = Depends(Right("administrators", _is_administrator))
+OF_LOG_SHIPPER = Depends(Right("administrators", _is_administrator, LOG_SHIPPER))
+OF_MLFLOW = Depends(Right("administrators", _is_administrator, MLFLOW))
+
+User = Annotated[Principal, USERS]
+AnyPerson = Annotated[Principal, PEOPLE]
+
+
+def of_job(verb: Verb) -> Any:
+    """Return the dependency of a route that does this with a job of the gateway; it returns the job."""
+    return Depends(JobRight(verb))
+
+
+def of_job_or_rays(verb: Verb) -> Any:
+    """Return the dependency of a route that may also do it with a job that only Ray has, for which it returns None."""
+    return Depends(JobOrRaysRight(verb))
 
 
 def require(scope: Scope, verb: Verb, job: JobRow) -> None:
@@ -155,40 +152,3 @@ def require(scope: Scope, verb: Verb, job: JobRow) -> None:
     principal = principal_of(scope)
     if not may(principal, verb, job.person, job.team):
         raise ForbiddenError(refusal(principal, verb, job.id, job.person, job.team))
-
-
-def _decision(method: str, route: Any) -> Access | Verb:
-    if (method, route.path) not in ACCESS:
-        raise LookupError(f"{method} {route.path} is missing in the table of http/access.py: add who may use it.")
-    return ACCESS[method, route.path]
-
-
-class _Guard:
-    """ASGI application that checks who sends a request for a route."""
-
-    def __init__(self, app: ASGIApp, methods: Mapping[str, Access | Verb], services: Collection[str]) -> None:
-        self._app = app
-        self._methods = methods
-        self._services = services
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        method = "WEBSOCKET" if scope["type"] == "websocket" else scope["method"]
-        needed = self._methods["GET" if method == "HEAD" else method]
-        refused = self._refusal(principal_of(scope), needed, f"{method} {scope['path'][:200]!r}")
-        await (refused or self._app)(scope, receive, send)
-
-    def _refusal(self, principal: Principal, needed: Access | Verb, shown: str) -> Response | None:
-        if needed is Access.OPEN:
-            return None
-        is_person = principal.administrator or bool(principal.person and not principal.attempt)
-        if needed.value in self._services:
-            allowed, who = principal.service == needed.value, f"the {needed.value}, with its own token,"
-        elif needed in (Access.LOG_SHIPPER, Access.MLFLOW, Access.ADMINISTRATORS):
-            allowed, who = principal.administrator, "administrators"
-        elif needed is Access.PEOPLE:
-            allowed, who = is_person, "people"
-        elif needed is Access.ATTEMPTS:
-            allowed, who = principal.attempt is not None, "jobs, with the tokens of their attempts,"
-        else:
-            allowed, who = is_person or principal.attempt is not None, "people and jobs"
-        return None if allowed else PlainTextResponse(f"Only {who} may use {shown} of the gateway.", 403)

@@ -2,58 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from fastapi import APIRouter, Query
 
-from mlplatform.contract import AUDIT_ENTRIES
+from mlplatform.api.audit import AuditEntry, Entries, Window
 from mlplatform.gateway.audit.log import AuditLog
-from mlplatform.gateway.audit.schema import AuditRow
-from mlplatform.gateway.errors import RequestError
-from mlplatform.gateway.http.logs import number_in
-
-_LIMIT = 100
+from mlplatform.gateway.http.access import ADMINISTRATORS
 
 _LAST_SECOND = 253402300799
 """The end of the year 9999, which is the last that Python and the databases can represent."""
 
 
-def routes(audit: AuditLog) -> list[Route]:
-    """Return the route `GET /platform/audit`; errors are plain text."""
+def routes(audit: AuditLog) -> APIRouter:
+    """Return the route `GET /platform/audit`."""
+    router = APIRouter()
 
-    async def get(request: Request) -> Response:
-        """Respond with the latest entries, the oldest of them first."""
-        limit = _number(request, "limit")
-        if limit is not None and not 1 <= limit <= AUDIT_ENTRIES:
-            raise RequestError(
-                f"Invalid limit {limit}: pass a number from 1 to {AUDIT_ENTRIES}; `before` leads further back."
-            )
-        since = _number(request, "since")
-        moment = None if since is None else datetime.fromtimestamp(min(since, _LAST_SECOND), UTC)
-        rows = await audit.read(limit or _LIMIT, moment, _number(request, "before"))
-        return JSONResponse({"entries": [_entry(row) for row in rows]})
+    @router.get("/platform/audit", dependencies=[ADMINISTRATORS])
+    async def get(window: Annotated[Window, Query()]) -> Entries:
+        """The audit log, whose entries nobody can change.
 
-    return [Route("/platform/audit", get, methods=["GET"])]
+        Submissions, stops and deletions of jobs, log-ins, log-outs and failed log-ins, first uploads of packages; and
+        of kind `mlflow`, changes that MLflow has reported, whose verb is a method and whose object is a path there.
+        """
+        since = None if window.since is None else datetime.fromtimestamp(min(window.since, _LAST_SECOND), UTC)
+        rows = await audit.read(window.limit, since, window.before)
+        return Entries(entries=[AuditEntry.model_validate(row) for row in rows])
 
-
-def _number(request: Request, name: str) -> int | None:
-    value = request.query_params.get(name)
-    return None if value is None else number_in(name, value)
-
-
-def _entry(row: AuditRow) -> dict[str, Any]:
-    return {
-        "sequence": row.sequence,
-        "time": row.time.isoformat(),
-        "principal": row.principal,
-        "kind": row.kind,
-        "address": row.address,
-        "verb": row.verb,
-        "object": row.object,
-        "before": row.before and json.loads(row.before),
-        "after": row.after and json.loads(row.after),
-    }
+    return router

@@ -4,72 +4,41 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
-from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from fastapi import APIRouter, Depends
 
+from mlplatform.api.cluster import Capacity, CapacityRequest
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control.admission import Admission
 from mlplatform.gateway.control.reconciler import LISTING_SECONDS, Reconciler
-from mlplatform.gateway.http import request_body
+from mlplatform.gateway.http.access import USERS
+from mlplatform.gateway.http.description import errors
+from mlplatform.gateway.http.request_body import JsonBody
 from mlplatform.gateway.upstream.listings import users_of
 from mlplatform.gateway.upstream.ray import RayHead
 from mlplatform.scheduling.capacity import Shortage
 from mlplatform.scheduling.resources import Request, Resources, WorkerGroup
 
-_BODY_BYTES = 64 << 10
-
-_MAX_WORKERS = 1_000_000
+_BODY = Depends(JsonBody(CapacityRequest, 64 << 10, "request fewer kinds of resources"))
 
 
-class _Resources(BaseModel):
-    """Fields of `Resources`; negative amounts are left to the check, which names the shape that fits."""
+def routes(admission: Admission, reconciler: Reconciler, head: RayHead) -> APIRouter:
+    """Return the route `POST /platform/capacity`."""
+    router = APIRouter()
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-    cpus: float = 0
-    gpus: float = 0
-    custom: dict[Annotated[str, Field(min_length=1)], float] = {}
-
-
-class _WorkerGroup(_Resources):
-    """Fields of `WorkerGroup`."""
-
-    cpus: float = 1
-    count: int = Field(ge=0, le=_MAX_WORKERS)
-
-
-class _Body(BaseModel):
-    """Fields of `scheduling.resources.Request`."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    entrypoint: _Resources = _Resources()
-    workers: _WorkerGroup | None = None
-    labels: dict[str, str] = {}
-
-    def request(self) -> Request:
-        workers = WorkerGroup(**self.workers.model_dump()) if self.workers else None
-        return Request(Resources(**self.entrypoint.model_dump()), workers, self.labels)
-
-
-def routes(admission: Admission, reconciler: Reconciler, head: RayHead) -> list[Route]:
-    """Return the route `POST /platform/capacity`; errors are plain text."""
-
-    async def post(request: HttpRequest) -> Response:
-        """Respond with the current shortage, null if the request fits now; 422 if no node can ever hold it."""
-        body = await request_body.parsed(request.receive, _Body, _BODY_BYTES, "request fewer kinds of resources")
-        asked = body.request()
+    @router.post("/platform/capacity", dependencies=[USERS], responses=errors(422))
+    async def post(sent: Annotated[CapacityRequest, _BODY]) -> Capacity:
+        """Check whether the nodes alive or recently seen can hold a job; nothing is stored."""
+        workers = WorkerGroup(**sent.workers.model_dump()) if sent.workers else None
+        asked = Request(Resources(**sent.entrypoint.model_dump()), workers, sent.labels)
         shortage = await admission.shortage(asked)
         if shortage is not None:
             shortage = await _with_users(shortage, asked, reconciler, head)
-        return JSONResponse({"shortage": asdict(shortage) if shortage else None})
+        return Capacity.model_validate({"shortage": shortage})
 
-    return [Route("/platform/capacity", post, methods=["POST"])]
+    return router
 
 
 async def _with_users(shortage: Shortage, asked: Request, reconciler: Reconciler, head: RayHead) -> Shortage:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -44,8 +46,21 @@ def error_response(error: Exception, headers: Mapping[str, str] | None = None) -
 
 
 async def handle_error(_: Request, error: Exception) -> Response:
-    """Exception handler for a Starlette application."""
+    """Exception handler for our errors."""
     return error_response(error)
+
+
+async def handle_invalid(_: Request, error: RequestValidationError) -> Response:
+    """Exception handler for parameters, of which the first invalid one is named."""
+    problem = error.errors()[0]
+    what, value = problem["msg"].removeprefix("Value error, "), problem["input"]
+    shown = repr(value[:100]) if isinstance(value, str) else "''"  # a missing one is as good as an empty one
+    return PlainTextResponse(f"Invalid {problem['loc'][1]} {shown}: {what}.", 400)
+
+
+async def handle_http(_: Request, error: HTTPException) -> Response:
+    """Exception handler for what Starlette itself raises, as for a method that a path does not have: its text."""
+    return PlainTextResponse(error.detail, error.status_code, error.headers)
 
 
 def error_handler(full_disk: Callable[[], Awaitable[str]]) -> Callable[[Request, Exception], Awaitable[Response]]:

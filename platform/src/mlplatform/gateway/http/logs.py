@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import math
-import re
+from typing import Annotated, Any
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from fastapi import APIRouter, Depends, Query, Request, Response
 
-from mlplatform.errors import PlatformError
-from mlplatform.gateway.errors import RequestError
+from mlplatform.api.logs import Again, Expected, FileName, Pass, Position, Requested
 from mlplatform.gateway.http import request_body
+from mlplatform.gateway.http.access import OF_LOG_SHIPPER
+from mlplatform.gateway.http.description import errors, raw_body
 from mlplatform.gateway.http.errors import error_response
 from mlplatform.gateway.logs.store import JobLogs
 
 INSTANCE = "X-Gateway-Instance"
-"""Header of every response; its value changes when the gateway restarts."""
+"""Header of every response of the gateway; its value changes when the gateway restarts."""
 
 BODY_BYTES = 1 << 20
 
@@ -26,88 +23,48 @@ _HOLD_SECONDS = 2.0
 
 _SMALLER = "send it in several requests"
 
-_NAME = re.compile(r"(?!\.+\Z)[\w.:@+-]{1,255}", re.ASCII)
-"""The characters of job ids."""
+_PASS = Depends(request_body.JsonBody(Pass, BODY_BYTES, _SMALLER))
 
-_NUMBER = re.compile(r"\d{1,19}", re.ASCII)
+_OTHER_OFFSET: dict[int | str, dict[str, Any]] = {
+    409: {"model": Expected, "description": "The body begins at another offset."}
+}
 
 
-def routes(logs: JobLogs) -> list[Route]:
-    """Return the routes `PUT /platform/logs/<node>/<file>`, `POST /platform/logs/<node>` and `GET /platform/logs`.
+def routes(logs: JobLogs) -> APIRouter:
+    """Return the routes below `/platform/logs`."""
+    router = APIRouter(dependencies=[OF_LOG_SHIPPER])
 
-    Errors are plain text.
-    """
+    @router.get("/platform/logs", include_in_schema=False)
+    async def get(node: Annotated[list[str], Query(default_factory=list)]) -> Requested:
+        """Tell, within 2 s, whether someone waits for a pass of one of the nodes."""
+        return Requested(requested=await logs.passes.wait_for_request(node, _HOLD_SECONDS))
 
-    async def put(request: Request) -> Response:
-        """Accept bytes of a file: 200 with the next offset, 409 with the offset expected, or 404, 410, 503."""
+    @router.put(
+        "/platform/logs/{node}/{file}",
+        response_model=Expected,
+        responses={**errors(404, 410), **_OTHER_OFFSET},
+        openapi_extra=raw_body("At most 1 MiB; an empty body queries the offset.", required=False),
+    )
+    async def put(
+        request: Request, response: Response, node: FileName, file: FileName, at: Annotated[Position, Query()]
+    ) -> Expected | Response:
+        """Bytes of a log file, from a log shipper."""
+        body = await request_body.whole(request.receive, BODY_BYTES, _SMALLER)
+        where = (node, at.session, file, at.offset, at.inode)
         try:
-            node, file = (name_in(key, request.path_params[key]) for key in ("node", "file"))
-            session = name_in("session", request.query_params.get("session", ""))
-            offset, inode = (number_in(key, request.query_params.get(key, "")) for key in ("offset", "inode"))
-            taken = request.query_params.get("restart")
-            restart = None if taken is None else number_in("restart", taken)
-            more = request.query_params.get("more", "") == "1"
-            body = await request_body.whole(request.receive, BODY_BYTES, _SMALLER)
-            found = await logs.accept(node, session, file, offset, inode, body, restart=restart, more=more)
-        except (PlatformError, OSError) as error:
-            return error_response(error, {INSTANCE: logs.instance})
+            found = await logs.accept(*where, body, restart=at.restart, more=at.more == "1")
+        except OSError as error:
+            return error_response(error)
         # Nothing is accepted of a body at another offset; an empty body is a query.
-        status = 409 if body and not found.at_offset else 200
-        return JSONResponse({"expected": found.expected}, status, {INSTANCE: logs.instance})
+        if body and not found.at_offset:
+            response.status_code = 409
+        return Expected(expected=found.expected)
 
-    async def post(request: Request) -> Response:
-        """Accept a shipper's report that it sent everything; respond whether it should check again at once."""
-        try:
-            node = name_in("node", request.path_params["node"])
-            started, instance = _report(await request_body.whole(request.receive, BODY_BYTES, _SMALLER))
-        except PlatformError as error:
-            return error_response(error, {INSTANCE: logs.instance})
+    @router.post("/platform/logs/{node}")
+    async def post(node: FileName, reported: Annotated[Pass, _PASS]) -> Again:
+        """A log shipper's report that it sent everything up to a moment."""
         # Bytes that an earlier instance accepted may have been lost with it.
-        again = instance != logs.instance or logs.passes.report(node, started)
-        return JSONResponse({"again": again}, headers={INSTANCE: logs.instance})
+        restarted = reported.instance != logs.instance
+        return Again(again=restarted or logs.passes.report(node, reported.pass_started))
 
-    async def get(request: Request) -> Response:
-        """Respond, within 2 s, whether someone waits for a pass of one of the nodes `?node=…`."""
-        requested = await logs.passes.wait_for_request(request.query_params.getlist("node"), _HOLD_SECONDS)
-        return JSONResponse({"requested": requested}, headers={INSTANCE: logs.instance})
-
-    return [
-        Route("/platform/logs", get, methods=["GET"]),
-        Route("/platform/logs/{node}/{file}", put, methods=["PUT"]),
-        Route("/platform/logs/{node}", post, methods=["POST"]),
-    ]
-
-
-def name_in(what: str, value: str) -> str:
-    """Return a name from a request.
-
-    Raises:
-        RequestError: it has other characters than ids of jobs have.
-    """
-    if not _NAME.fullmatch(value):
-        raise RequestError(
-            f"Invalid {what} {value[:100]!r}: use at most 255 letters, digits, '_', '.', ':', '@', '+' and '-'."
-        )
-    return value
-
-
-def number_in(what: str, value: str) -> int:
-    """Return a number from a request.
-
-    Raises:
-        RequestError: it is none, or does not fit into 64 bits.
-    """
-    if not _NUMBER.fullmatch(value) or int(value) >= 1 << 63:
-        raise RequestError(f"Invalid {what} {value[:100]!r}: pass a whole number from 0 to 2^63-1.")
-    return int(value)
-
-
-def _report(body: bytes) -> tuple[float, str | None]:
-    try:
-        value = json.loads(body)
-        started, instance = float(value["pass_started"]), value.get("instance")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
-        raise RequestError('Invalid body: send {"pass_started": <Unix seconds>, "instance": <text>}.') from error
-    if not math.isfinite(started):
-        raise RequestError(f"Invalid pass_started {started}: send Unix seconds.")
-    return started, instance
+    return router

@@ -7,18 +7,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from sqlalchemy import Row
-from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from starlette.responses import PlainTextResponse, Response
 
 from mlplatform.contract import BACKUP_SUCCEEDED, BACKUP_TIMER
 from mlplatform.gateway.control.disks import Disk, Disks
+from mlplatform.gateway.http.access import OPEN
 from mlplatform.gateway.http.auth import TokenAuth, TokenCheck
+from mlplatform.gateway.http.description import errors
 from mlplatform.gateway.jobs.totals import RUNNING, Totals, TotalsReader
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.usage.report import UsageReader
@@ -26,14 +27,14 @@ from mlplatform.gateway.usage.report import UsageReader
 PATH = "/platform/metrics"
 
 
-def route(
+def routes(
     jobs: TotalsReader,
     usage: UsageReader,
     logs: JobLogs,
     disks: Disks,
     backups: Callable[[], Iterable[Metric]],
     token: Callable[[], str],
-) -> Route:
+) -> APIRouter:
     """Return the route `GET /platform/metrics`.
 
     Args:
@@ -45,7 +46,17 @@ def route(
         token: returns the current password of Prometheus, the only token that the route accepts.
     """
 
-    async def get(_: Request) -> Response:
+    router = APIRouter()
+
+    @router.get(
+        PATH,
+        dependencies=[OPEN],
+        response_class=PlainTextResponse,
+        responses=errors(401, 403),
+        openapi_extra={"security": [{"metrics": []}]},
+    )
+    async def get() -> Response:
+        """Metrics in Prometheus' text format, for the token of Prometheus only; a stack has one."""
         found = [
             *_of_jobs(await jobs.read()),
             *_of_logs(logs),
@@ -57,8 +68,10 @@ def route(
         registry.register(_Collector(found))
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
-    auth = Middleware(TokenAuth, check=TokenCheck(token), open_paths=(), open_folders=())
-    return Route(PATH, get, methods=["GET"], middleware=[auth])
+    for route in router.routes:
+        assert isinstance(route, APIRoute)  # noqa: S101 - for mypy
+        route.app = TokenAuth(route.app, TokenCheck(token), open_paths=(), open_folders=())
+    return router
 
 
 class _Collector:

@@ -4,57 +4,49 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from fastapi import APIRouter, Depends, Query
 
+from mlplatform.api.base import Count
+from mlplatform.api.storage import Digests, MlflowChange
 from mlplatform.contract import MLFLOW_CHANGES, MODEL_DIGESTS
 from mlplatform.gateway.audit.log import UNKNOWN, Actor, AuditLog
 from mlplatform.gateway.control.digests import ModelDigests
 from mlplatform.gateway.errors import RequestError
-from mlplatform.gateway.http import request_body
-from mlplatform.gateway.http.logs import number_in
-
-_BODY_BYTES = 16 << 10
+from mlplatform.gateway.http.access import OF_MLFLOW, USERS
+from mlplatform.gateway.http.request_body import JsonBody
 
 _KIND = "mlflow"
 """Kind of the credential in the audit log: an account of MLflow."""
 
-# Postgres stores no NUL.
-_Text = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
+_Source = Annotated[str, Query(description="As MLflow has it.")]
+_Created = Annotated[Count, Query(description="Time of registration, in milliseconds since 1970, as MLflow has it.")]
 
 
-class _Change(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+def routes(audit: AuditLog, digests: ModelDigests) -> APIRouter:
+    """Return the routes for MLflow's server, and for clients that verify models."""
+    router = APIRouter()
 
-    account: _Text
-    address: _Text
-    method: Annotated[str, Field(max_length=20)]
-    path: _Text
-    values: Annotated[dict[str, _Text], Field(max_length=50)]
+    @router.post(MLFLOW_CHANGES, dependencies=[OF_MLFLOW])
+    async def change(
+        made: Annotated[MlflowChange, Depends(JsonBody(MlflowChange, instead="send one change"))],
+    ) -> dict[str, bool]:
+        """Record a change at MLflow; for its server, with the password of the gateway's account there.
 
-
-def routes(audit: AuditLog, digests: ModelDigests) -> list[Route]:
-    """Return the routes; errors are plain text."""
-
-    async def change(request: Request) -> Response:
-        """Record a change at MLflow, and look for new versions of models."""
-        made = await request_body.parsed(request.receive, _Change, _BODY_BYTES, "send one change")
-        actor = Actor(made.account or UNKNOWN, _KIND, made.address)
-        await audit.add(actor, made.method, made.path, after=made.values)
+        Digests of new versions of models are recorded, too.
+        """
+        await audit.add(Actor(made.account or UNKNOWN, _KIND, made.address), made.method, made.path, after=made.values)
         digests.wake()
-        return JSONResponse({"recorded": True})
+        return {"recorded": True}
 
-    async def get(request: Request) -> Response:
-        """Respond with the digests of a version's files; null before they are recorded."""
-        source = request.query_params.get("source", "")
+    @router.get(MODEL_DIGESTS, dependencies=[USERS])
+    async def get(source: _Source, created: _Created) -> Digests:
+        """Digests of the files of a registered model's version."""
         if "\0" in source:
             raise RequestError(f"source is {source!r}, which contains NUL; send it as MLflow has it.")
-        found = await digests.of(source, number_in("created", request.query_params.get("created", "")))
+        found = await digests.of(source, created)
         if found is None:
             digests.wake()
-            return JSONResponse({"files": None, "recorded": None})
-        return JSONResponse({"files": found.files, "recorded": found.recorded.isoformat()})
+            return Digests(files=None, recorded=None)
+        return Digests.model_validate(found)
 
-    return [Route(MLFLOW_CHANGES, change, methods=["POST"]), Route(MODEL_DIGESTS, get, methods=["GET"])]
+    return router

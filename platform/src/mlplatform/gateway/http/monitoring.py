@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 
 import httpx
-from starlette.requests import Request
+from fastapi import APIRouter
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
 
 from mlplatform.certificates import verification
 from mlplatform.errors import UnreachableError
+from mlplatform.gateway.http.access import OPEN
 from mlplatform.gateway.http.auth import GRAFANA, PROMETHEUS
 
 _OF_RAY = re.compile(
@@ -65,23 +65,22 @@ class Monitoring:
         return Response(answer.content, answer.status_code, media_type="application/json")
 
 
-def grafana_health(grafana: Monitoring) -> Route:
-    """Return the route for the health check of Ray's dashboard, which needs no token."""
+def routes(grafana: Monitoring, prometheus: Monitoring | None) -> APIRouter:
+    """Return the routes for the health check and the queries of Ray's dashboard, which need no token."""
+    router = APIRouter(dependencies=[OPEN], include_in_schema=False)
 
-    async def get(_: Request) -> Response:
+    @router.get(GRAFANA)
+    async def health() -> Response:
         return await grafana.answer("/api/health")
 
-    return Route(GRAFANA, get, methods=["GET"])
+    if prometheus is not None:
 
+        @router.get(PROMETHEUS)
+        async def answer(query: str = "") -> Response:
+            """Return Prometheus' answer to a query of Ray's; 403 to any other."""
+            if not _OF_RAY.fullmatch(query):
+                text = "Only queries of Ray's dashboard are answered here; use Prometheus itself."
+                return PlainTextResponse(text, 403)
+            return await prometheus.answer("/api/v1/query", query=query)
 
-def prometheus_queries(prometheus: Monitoring) -> Route:
-    """Return the route for the queries of Ray's dashboard, which needs no token."""
-
-    async def get(request: Request) -> Response:
-        """Return Prometheus' answer to a query of Ray's; 403 to any other."""
-        query = request.query_params.get("query", "")
-        if not _OF_RAY.fullmatch(query):
-            return PlainTextResponse("Only queries of Ray's dashboard are answered here; use Prometheus itself.", 403)
-        return await prometheus.answer("/api/v1/query", query=query)
-
-    return Route(PROMETHEUS, get, methods=["GET"])
+    return router

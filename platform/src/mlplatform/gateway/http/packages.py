@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Annotated
 
 import anyio
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from fastapi import APIRouter, Path, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from mlplatform.errors import PlatformError
 from mlplatform.gateway.audit.log import AuditLog
 from mlplatform.gateway.control.disks import Disks
 from mlplatform.gateway.errors import ForbiddenError, NoSuchPackageError, RequestError
+from mlplatform.gateway.http.access import USERS
 from mlplatform.gateway.http.auth import actor_of, principal_of
+from mlplatform.gateway.http.description import errors, raw_body
 from mlplatform.gateway.http.errors import error_response
 from mlplatform.gateway.http.request_body import SILENT_SECONDS, incoming
 from mlplatform.gateway.jobs.packages import Packages, check_name, is_named_by_content, missing_package
@@ -22,6 +23,11 @@ from mlplatform.gateway.people.principal import Principal
 
 PATH = "/api/packages/{protocol}/{package_name:path}"
 """Path of a package; it accepts slashes in the name, so that no upload bypasses the gateway."""
+
+_Protocol = Annotated[str, Path(json_schema_extra={"enum": ["gcs"]})]
+_Name = Annotated[
+    str, Path(json_schema_extra={"pattern": r"^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,240}\.(zip|tar\.gz|tgz|tar\.xz|whl)$"})
+]
 
 _LINGER_SECONDS = 10.0
 
@@ -31,7 +37,7 @@ def routes(
     silent_seconds: float = SILENT_SECONDS,
     audit: AuditLog | None = None,
     disks: Disks | None = None,
-) -> list[Route]:
+) -> APIRouter:
     """Return the routes: GET looks for a package, PUT uploads one.
 
     Clients skip the upload of a package that GET finds. It does not find a wheel, whose name says nothing about its
@@ -43,9 +49,14 @@ def routes(
         audit: where the first upload of each package is recorded, before it is stored; None to record none.
     """
 
-    async def get(request: Request) -> Response:
+    # Everybody may know whether a package exists.
+    router = APIRouter(dependencies=[USERS])
+
+    @router.get(PATH, response_class=Response, responses=errors(404))
+    async def get(protocol: _Protocol, package_name: _Name) -> Response:
+        """Look for a package by its name, which Ray's client computes from the content; a wheel is never found."""
         try:
-            name = _name(request)
+            name = _checked(protocol, package_name)
             # The look also keeps the package until the job is submitted.
             if await packages.exists(name) and is_named_by_content(name):
                 return Response()
@@ -53,10 +64,12 @@ def routes(
         except (PlatformError, OSError) as error:
             return error_response(error)
 
-    async def put(request: Request) -> Response:
+    @router.put(PATH, response_class=Response, responses=errors(404, 409, 507), openapi_extra=raw_body("The package."))
+    async def put(request: Request, protocol: _Protocol, package_name: _Name) -> Response:
+        """Upload a package; an existing one stays as it is."""
         body = incoming(request.receive, silent_seconds)
         try:
-            name = _name(request)
+            name = _checked(protocol, package_name)
             _check_submits(principal_of(request.scope))
             if disks is not None:
                 await disks.check()
@@ -68,7 +81,7 @@ def routes(
             return _EarlyResponse(error_response(error), body)
         return Response()
 
-    return [Route(PATH, get, methods=["GET"]), Route(PATH, put, methods=["PUT"])]
+    return router
 
 
 def _recorder(audit: AuditLog | None, request: Request, name: str) -> Callable[[int, str], Awaitable[None]] | None:
@@ -113,9 +126,8 @@ def _check_submits(principal: Principal) -> None:
         raise ForbiddenError(f"{principal.person} is in no team; ask an administrator to add you to one.")
 
 
-def _name(request: Request) -> str:
-    protocol, name = request.path_params["protocol"], request.path_params["package_name"]
+def _checked(protocol: str, name: str) -> str:
     if protocol != "gcs":
         raise NoSuchPackageError(f"Packages of {protocol}:// are not accepted here; upload to gcs://, as Ray does.")
     check_name(name)
-    return str(name)
+    return name

@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any
+from typing import Annotated
 
 import anyio.to_thread
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from fastapi import APIRouter, Query
+from pydantic.json_schema import SkipJsonSchema
 
-from mlplatform.contract import QUEUE_ENTRIES
+from mlplatform.api import queue as api
+from mlplatform.api.base import MOST_ENTRIES
+from mlplatform.gateway.http.access import USERS
 from mlplatform.scheduling.forecast import forecast
 from mlplatform.scheduling.plan import queue
 from mlplatform.scheduling.queue import Explain, View, WaitingJob
@@ -27,6 +28,10 @@ take 0.3 s, and the planner is given a new view twice a second."""
 
 _MOST_FORECAST = 500
 """Waiting jobs up to which latest starts are computed: up to 200 plans, and planning 10,000 jobs takes 50 ms."""
+
+_Job = Annotated[
+    str | SkipJsonSchema[None], Query(description="Only this job; no entry if it does not wait for resources.")
+]
 
 
 @dataclass(frozen=True)
@@ -78,23 +83,24 @@ def _explain(view: View) -> tuple[list[Explain], float]:
     return says, time.thread_time() - began
 
 
-def routes(explanations: Explanations) -> list[Route]:
-    """Return the route `GET /platform/queue`; errors are plain text."""
+def routes(explanations: Explanations) -> APIRouter:
+    """Return the route `GET /platform/queue`."""
+    router = APIRouter()
 
-    async def get(request: Request) -> Response:
-        """Respond with the jobs that wait for resources; `job` selects one of them."""
+    # Everybody sees owner, shape, state and reason of every job.
+    @router.get("/platform/queue", dependencies=[USERS])
+    async def get(job: _Job = None) -> api.Queue:
+        """Jobs that wait for resources, in the order in which they are considered, with the reasons."""
         found = await explanations.read()
-        wanted = request.query_params.get("job")
-        says = {place: say for place, say in enumerate(found.says, 1) if wanted is None or say.job == wanted}
-        if wanted in found.jobs and found.view and len(found.jobs) <= _MOST_FORECAST:
+        says = {place: say for place, say in enumerate(found.says, 1) if job is None or say.job == job}
+        if job in found.jobs and found.view and len(found.jobs) <= _MOST_FORECAST:
             latest = await anyio.to_thread.run_sync(_latest_starts, found.view)
             says = {place: replace(say, latest_start=latest.get(say.job)) for place, say in says.items()}
-        shown = islice(says.items(), QUEUE_ENTRIES)
+        shown = islice(says.items(), MOST_ENTRIES)
         entries = [_entry(found.jobs[say.job], place, say) for place, say in shown]
-        at = _time(found.view.now) if found.view else None
-        return JSONResponse({"at": at, "waiting": len(found.says), "entries": entries})
+        return api.Queue(at=_time(found.view.now) if found.view else None, waiting=len(found.says), entries=entries)
 
-    return [Route("/platform/queue", get, methods=["GET"])]
+    return router
 
 
 def _latest_starts(view: View) -> Mapping[str, float | None]:
@@ -111,18 +117,18 @@ def requests(job: WaitingJob) -> str:
     return describe(amounts) or "nothing"
 
 
-def _entry(job: WaitingJob, place: int, say: Explain) -> dict[str, Any]:
-    return {
-        "job": job.id,
-        "person": job.person,
-        "team": job.team,
-        "place": place,
-        "requests": requests(job),
-        "since": _time(job.since),
-        "latest_start": None if say.latest_start is None else _time(say.latest_start),
-        "reasons": [{"rule": reason.rule, "text": reason.text} for reason in say.reasons],
-    }
+def _entry(job: WaitingJob, place: int, say: Explain) -> api.QueueEntry:
+    return api.QueueEntry(
+        job=job.id,
+        person=job.person,
+        team=job.team,
+        place=place,
+        requests=requests(job),
+        since=_time(job.since),
+        latest_start=None if say.latest_start is None else _time(say.latest_start),
+        reasons=[api.Reason.model_validate(reason) for reason in say.reasons],
+    )
 
 
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(int(seconds), UTC)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable
+from typing import Generic, TypeVar
 
 import anyio
+from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from starlette.types import Receive
 
 from mlplatform.gateway.errors import BodyTooLargeError, ClientGoneError, RequestError, StalledRequestError
 from mlplatform.gateway.jobs.submission import invalid_field
 
-_Body = TypeVar("_Body", bound=BaseModel)
+_Model = TypeVar("_Model", bound=BaseModel)
 
 SILENT_SECONDS = 30.0
 """Idle timeout of an upload; uvicorn itself would wait indefinitely."""
@@ -68,23 +69,39 @@ async def whole(receive: Receive, max_bytes: int, instead: str, seconds: float =
     return b"".join(parts)
 
 
-async def parsed(
-    receive: Receive,
-    model: type[_Body],
-    max_bytes: int,
-    instead: str = "send the fields of the description alone",
-    empty: bytes = b"",
-) -> _Body:
-    """Return the body of a request as a model.
+class JsonBody(Generic[_Model]):
+    """Dependency that returns the body of a request as a model.
+
+    FastAPI itself would read any amount for any time, and only with a header that clients do not all send.
 
     Args:
-        empty: what an empty body stands for; others as of `whole`.
-
-    Raises:
-        RequestError: the body is invalid, exceeds the limit or did not arrive.
+        model: fields of the body.
+        max_bytes: size limit.
+        instead: what to do instead of sending more.
+        empty: what an empty body stands for; None if it is an error.
+        parse: reader of the body, if it is not the model's own.
     """
-    body = await whole(receive, max_bytes, instead)
-    try:
-        return model.model_validate_json(body or empty)
-    except ValidationError as error:
-        raise RequestError(invalid_field(error)) from error
+
+    def __init__(
+        self,
+        model: type[_Model],
+        max_bytes: int = 16 << 10,
+        instead: str = "send the fields of the description alone",
+        empty: bytes | None = None,
+        parse: Callable[[bytes], _Model] | None = None,
+    ) -> None:
+        self.model, self.empty = model, empty
+        self._max_bytes, self._instead = max_bytes, instead
+        self._parse = parse or model.model_validate_json
+
+    async def __call__(self, request: Request) -> _Model:
+        """Return the body.
+
+        Raises:
+            RequestError: it is invalid, exceeds the limit or did not arrive.
+        """
+        body = await whole(request.receive, self._max_bytes, self._instead)
+        try:
+            return self._parse(body or self.empty or b"")
+        except ValidationError as error:
+            raise RequestError(invalid_field(error)) from error

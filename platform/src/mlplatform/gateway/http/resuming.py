@@ -2,80 +2,68 @@
 
 from __future__ import annotations
 
-import anyio.to_thread
-from pydantic import BaseModel, ConfigDict
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from typing import Annotated
 
+import anyio.to_thread
+from fastapi import APIRouter, Depends, Request
+
+from mlplatform.api.jobs import Changes, Resumed
 from mlplatform.gateway.control.admission import Admission
 from mlplatform.gateway.control.containment import unless_log_unavailable
 from mlplatform.gateway.control.ending import has_checkpoint
 from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.errors import NotResumableError
-from mlplatform.gateway.http import request_body
-from mlplatform.gateway.http.access import require
+from mlplatform.gateway.http.access import of_job
 from mlplatform.gateway.http.auth import actor_of, principal_of
+from mlplatform.gateway.http.description import errors
 from mlplatform.gateway.http.job_views import check_team
+from mlplatform.gateway.http.request_body import JsonBody
 from mlplatform.gateway.jobs.packages import Packages, package_names
 from mlplatform.gateway.jobs.resuming import Resumption, check_resumable
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.jobs.submission import TimeLimit
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.people.rights import Verb
 
-_BODY_BYTES = 4 << 10
+_Ended = Annotated[JobRow, of_job(Verb.RESUME)]
+_Changes = Annotated[Changes, Depends(JsonBody(Changes, 4 << 10, empty=b"{}"))]
 
 
-class _Changes(BaseModel):
-    """Options of the resumed job; those that are not sent keep their values."""
+def routes(
+    store: JobStore, reconciler: Reconciler, logs: JobLogs, packages: Packages, admission: Admission
+) -> APIRouter:
+    """Return the route `POST /platform/jobs/{job_id}/resume`."""
+    router, resumption = APIRouter(), Resumption(store.engine)
 
-    model_config = ConfigDict(extra="forbid")
+    @router.post("/platform/jobs/{job_id}/resume", responses=errors(404, 409, 422, 429, 507))
+    async def resume(request: Request, job: _Ended, changes: _Changes) -> Resumed:
+        """Continue a job that was stopped or has failed, for its owner, leads of its team and administrators.
 
-    limit: TimeLimit | None = None
-
-
-class ResumeRoutes:
-    """The route `POST /platform/jobs/{job_id}/resume`; errors are plain text."""
-
-    def __init__(
-        self, store: JobStore, reconciler: Reconciler, logs: JobLogs, packages: Packages, admission: Admission
-    ) -> None:
-        self._store = store
-        self._resumption = Resumption(store.engine)
-        self._reconciler = reconciler
-        self._logs = logs
-        self._packages = packages
-        self._admission = admission
-
-    def routes(self) -> list[Route]:
-        """Return the route."""
-        return [Route("/platform/jobs/{job_id}/resume", self._resume, methods=["POST"])]
-
-    async def _resume(self, request: Request) -> Response:
-        """Let an ended job wait for its next attempt, and respond with what that does."""
-        changes = await request_body.parsed(request.receive, _Changes, _BODY_BYTES, empty=b"{}")
-        job = await self._store.get(request.path_params["job_id"])
-        require(request.scope, Verb.RESUME, job)
-        check_team(principal_of(request.scope), job)
+        The same job and run continue with the next attempt, from the last checkpoint if there is one, behind the jobs
+        that wait already. Allowed restarts are counted from the beginning.
+        """
+        principal = principal_of(request.scope)
+        check_team(principal, job)
         check_resumable(job)
-        await self._admission.check(job)
-        await self._check_packages(job)
+        await admission.check(job)
+        await _check_packages(packages, job)
         # The runs of the ended job are closed first, else the run of the resumed one would be.
-        await self._reconciler.settle(job)
-        message = await _message(job, principal_of(request.scope).person)
-        job = await self._resumption.resume(job.id, message, actor_of(request.scope), changes.limit)
-        await unless_log_unavailable(self._logs.reopen(job.id, message))
-        self._reconciler.wake()
-        return JSONResponse({"submission_id": job.id, "limit_s": job.limit_s, "message": message})
+        await reconciler.settle(job)
+        message = await _message(job, principal.person)
+        resumed = await resumption.resume(job.id, message, actor_of(request.scope), changes.limit)
+        await unless_log_unavailable(logs.reopen(job.id, message))
+        reconciler.wake()
+        return Resumed(submission_id=resumed.id, limit_s=resumed.limit_s, message=message)
 
-    async def _check_packages(self, job: JobRow) -> None:
-        for name in package_names(job.runtime_env):
-            if not await self._packages.exists(name):
-                raise NotResumableError(
-                    f"The files of job {job.id}, package {name}, were removed since it ended; submit it again."
-                )
+    return router
+
+
+async def _check_packages(packages: Packages, job: JobRow) -> None:
+    for name in package_names(job.runtime_env):
+        if not await packages.exists(name):
+            raise NotResumableError(
+                f"The files of job {job.id}, package {name}, were removed since it ended; submit it again."
+            )
 
 
 async def _message(job: JobRow, person: str) -> str:

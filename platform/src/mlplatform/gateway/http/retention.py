@@ -6,38 +6,54 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+from fastapi import APIRouter, Request
+from starlette.responses import StreamingResponse
 
+from mlplatform.api.storage import Prunable, Unneeded
 from mlplatform.errors import PlatformError
 from mlplatform.gateway.audit.log import Actor, AuditLog
 from mlplatform.gateway.control.retention import Retention
+from mlplatform.gateway.http.access import ADMINISTRATORS
 from mlplatform.gateway.http.auth import actor_of
 
 PATH = "/platform/prune"
 
 
-def routes(retention: Retention, audit: AuditLog) -> list[Route]:
-    """Return the routes `GET` and `POST /platform/prune`; what is removed depends on the settings only."""
+class _Lines(StreamingResponse):
+    media_type = "application/jsonl"
 
-    async def get(_: Request) -> Response:
+
+def routes(retention: Retention, audit: AuditLog) -> APIRouter:
+    """Return the routes `GET` and `POST /platform/prune`; what is removed depends on the settings only."""
+    router = APIRouter(dependencies=[ADMINISTRATORS])
+
+    @router.get(PATH)
+    async def get() -> Prunable:
+        """Things that nobody needs any more and `POST` would remove now; the settings decide which these are.
+
+        Packages that no open job needs, and what CHECKPOINTS_KEEP_DAYS and RUNS_KEEP_DAYS select.
+        """
         kinds = [
-            {
-                "kind": title,
-                "count": len(found),
-                "files": sum(one.files for one in found),
-                "bytes": sum(one.bytes for one in found),
-            }
+            Unneeded(
+                kind=title,
+                count=len(found),
+                files=sum(one.files for one in found),
+                bytes=sum(one.bytes for one in found),
+            )
             for title, found in await retention.plan()
         ]
-        return JSONResponse({"kinds": kinds})
+        return Prunable(kinds=kinds)
 
-    async def post(request: Request) -> Response:
-        """Remove, and send a line of JSON for each removed thing; the last line has the error, if there is one."""
-        return StreamingResponse(_removed(retention, audit, actor_of(request.scope)), media_type="application/jsonl")
+    @router.post(PATH, response_class=_Lines)
+    async def post(request: Request) -> StreamingResponse:
+        """Remove it, as the gateway does once per hour.
 
-    return [Route(PATH, get, methods=["GET"]), Route(PATH, post, methods=["POST"])]
+        A line of JSON for each removed thing, with kind, name, files and bytes. If not everything could be removed, the
+        last line has a sentence in `error` instead.
+        """
+        return _Lines(_removed(retention, audit, actor_of(request.scope)))
+
+    return router
 
 
 async def _removed(retention: Retention, audit: AuditLog, actor: Actor) -> AsyncIterator[str]:

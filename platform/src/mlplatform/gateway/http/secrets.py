@@ -2,55 +2,48 @@
 
 from __future__ import annotations
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from typing import Annotated
 
+from fastapi import APIRouter, Path, Request
+
+from mlplatform.api import people as api
 from mlplatform.gateway.http import request_body
+from mlplatform.gateway.http.access import PEOPLE
 from mlplatform.gateway.http.auth import actor_of, person_of
+from mlplatform.gateway.http.description import errors, raw_body
 from mlplatform.gateway.people.secrets import MOST_BYTES, Secrets
 
 _PATH = "/platform/secrets"
 
+_Name = Annotated[str, Path(json_schema_extra={"pattern": "^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$"})]
 
-def routes(secrets: Secrets) -> list[Route]:
-    """Return the routes; errors are plain text."""
+_SMALLER = f"a secret has {MOST_BYTES >> 10} KiB at most, so store larger files in a bucket"
 
-    async def list_all(request: Request) -> Response:
-        """Respond with the person's own secrets, without their values."""
-        found = [
-            {
-                "name": secret.name,
-                "bytes": secret.size,
-                "changed": secret.changed.isoformat(),
-                "readable": secret.readable,
-            }
-            for secret in await secrets.listed(_person(request))
-        ]
-        return JSONResponse({"secrets": found})
 
-    async def put(request: Request) -> Response:
-        """Set a secret to the bytes of the body."""
-        person, name = _person(request), request.path_params["name"]
-        body = await request_body.whole(
-            request.receive,
-            MOST_BYTES,
-            f"a secret has {MOST_BYTES >> 10} KiB at most, so store larger files in a bucket",
-        )
+def routes(secrets: Secrets) -> APIRouter:
+    """Return the routes below `/platform/secrets`."""
+    router = APIRouter(dependencies=[PEOPLE])
+
+    @router.get(_PATH, responses=errors(400))
+    async def list_all(request: Request) -> api.Secrets:
+        """The person's secrets, without their values, which nobody reads here."""
+        return api.Secrets(secrets=await secrets.listed(_person(request)))
+
+    @router.put(f"{_PATH}/{{name}}", openapi_extra=raw_body("The value, from 1 byte to 64 KiB."))
+    async def put(request: Request, name: _Name) -> dict[str, str]:
+        """Set a secret of the person, who may have 100; jobs that start from now on get it as a file."""
+        person = _person(request)
+        body = await request_body.whole(request.receive, MOST_BYTES, _SMALLER)
         await secrets.put(person, name, body, actor_of(request.scope))
-        return JSONResponse({"set": name})
+        return {"set": name}
 
-    async def remove(request: Request) -> Response:
-        """Remove a secret; attempts that are running keep it."""
-        person, name = _person(request), request.path_params["name"]
-        await secrets.remove(person, name, actor_of(request.scope))
-        return JSONResponse({"removed": name})
+    @router.delete(f"{_PATH}/{{name}}", responses=errors(404))
+    async def remove(request: Request, name: _Name) -> dict[str, str]:
+        """Remove a secret of the person; attempts that are running keep it."""
+        await secrets.remove(_person(request), name, actor_of(request.scope))
+        return {"removed": name}
 
-    return [
-        Route(_PATH, list_all, methods=["GET"]),
-        Route(f"{_PATH}/{{name}}", put, methods=["PUT"]),
-        Route(f"{_PATH}/{{name}}", remove, methods=["DELETE"]),
-    ]
+    return router
 
 
 def _person(request: Request) -> str:

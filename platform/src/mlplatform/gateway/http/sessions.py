@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from starlette.requests import Request
+from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
-from starlette.routing import Route
 
+from mlplatform.gateway.http.access import OPEN
 from mlplatform.gateway.http.auth import COOKIE, INVALID, LOGIN, LOGIN_PAGE, LOGOUT, TokenCheck, actor_of
 from mlplatform.gateway.people.sessions import LIFETIME, Sessions
 
 
-def routes(check: TokenCheck, sessions: Sessions) -> list[Route]:
+def routes(check: TokenCheck, sessions: Sessions) -> APIRouter:
     """Return the routes `POST /api/authenticate` and `POST /platform/logout`."""
+    router = APIRouter(dependencies=[OPEN], include_in_schema=False)
 
+    @router.post(LOGIN)
     async def log_in(request: Request) -> Response:
         """Accept the token in the header `Authorization` and set a cookie with a new session: 401 and 403 without."""
         opened = await open_session(check, sessions, request.headers.get("authorization", ""), request)
@@ -28,6 +30,7 @@ def routes(check: TokenCheck, sessions: Sessions) -> list[Route]:
         set_session(response, request, opened)
         return response
 
+    @router.post(LOGOUT)
     async def log_out(request: Request) -> Response:
         """End the session of the cookie, delete the cookie, and go to the login page."""
         if session_id := request.cookies.get(COOKIE):
@@ -36,7 +39,7 @@ def routes(check: TokenCheck, sessions: Sessions) -> list[Route]:
         response.delete_cookie(COOKIE)
         return response
 
-    return [Route(LOGIN, log_in, methods=["POST"]), Route(LOGOUT, log_out, methods=["POST"])]
+    return router
 
 
 async def open_session(check: TokenCheck, sessions: Sessions, given: str, request: Request) -> str | PlainTextResponse:

@@ -1,13 +1,14 @@
-"""Route with the S3 key of the role `people`, for the `credential_process` of S3 clients."""
+"""Routes with the S3 key of the role `people`, for the `credential_process` of S3 clients."""
 
 from __future__ import annotations
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from fastapi import APIRouter, Request, Response
 
+from mlplatform.api.storage import Key, Place, Store
 from mlplatform.gateway.control.people_key import FileKey, PeopleKey
 from mlplatform.gateway.errors import RequestError
+from mlplatform.gateway.http.access import PEOPLE
+from mlplatform.gateway.http.description import errors
 
 PATH = "/platform/storage-credentials"
 
@@ -15,7 +16,7 @@ _REGION = "us-east-1"
 """Region that requests to the object store are signed for, as for all services of the stack."""
 
 
-def routes(key: FileKey | PeopleKey | None, external: str, port: int) -> list[Route]:
+def routes(key: FileKey | PeopleKey | None, external: str, port: int) -> APIRouter:
     """Return the routes `GET` and `POST /platform/storage-credentials`.
 
     Args:
@@ -24,19 +25,23 @@ def routes(key: FileKey | PeopleKey | None, external: str, port: int) -> list[Ro
         port: port of the stack's own on this host.
     """
 
-    async def get(request: Request) -> Response:
-        """Respond with the address of the object store; null without one."""
+    router = APIRouter(dependencies=[PEOPLE])
+
+    @router.get(PATH)
+    async def get(request: Request) -> Store:
+        """The address of the object store; null if the platform stores in folders."""
         # By the name by which the client reaches this host, be it by way of a forwarded port.
         own = f"{request.url.scheme}://{request.url.hostname}:{port}"
-        place = None if key is None else {"endpoint_url": external or own, "region": _REGION}
-        return JSONResponse({"s3": place})
+        return Store(s3=None if key is None else Place(endpoint_url=external or own, region=_REGION))
 
-    async def post(_: Request) -> Response:
-        """Respond with the key; not to a GET, which sessions of browsers may send."""
+    # Not to a GET, which sessions of browsers may send.
+    @router.post(PATH, responses=errors(400, 500))
+    async def post(response: Response) -> Key:
+        """The S3 key of people, which changes when a person is removed; the gateway does not store it."""
         if key is None:
             raise RequestError("This platform stores in folders, so that there is no S3 key.")
         name, secret = await key.current()
-        answer = {"access_key": name, "secret_key": secret}
-        return JSONResponse(answer, headers={"Cache-Control": "no-store"})
+        response.headers["Cache-Control"] = "no-store"
+        return Key(access_key=name, secret_key=secret)
 
-    return [Route(PATH, get, methods=["GET"]), Route(PATH, post, methods=["POST"])]
+    return router

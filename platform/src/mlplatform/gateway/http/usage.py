@@ -3,42 +3,37 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Annotated
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from fastapi import APIRouter, Query
 
-from mlplatform.contract import USAGE_ENTRIES
-from mlplatform.gateway.errors import RequestError
-from mlplatform.gateway.http.logs import number_in
-from mlplatform.gateway.usage.report import By, UsageReader
+from mlplatform.api.base import MOST_ENTRIES
+from mlplatform.api.usage import By, Report, Use, Window
+from mlplatform.gateway.http.access import USERS
+from mlplatform.gateway.usage.report import UsageReader
 
 
-def routes(usage: UsageReader) -> list[Route]:
-    """Return the route `GET /platform/usage`; errors are plain text."""
+def routes(usage: UsageReader) -> APIRouter:
+    """Return the route `GET /platform/usage`."""
+    router = APIRouter()
 
-    async def get(request: Request) -> Response:
-        """Respond with what each person, team or job has reserved in a time window; whole Unix seconds."""
-        asked = request.query_params
-        by = _groups(asked.get("by", By.PERSON))
+    @router.get("/platform/usage", dependencies=[USERS], response_model_exclude_unset=True)
+    async def get(window: Annotated[Window, Query()]) -> Report:
+        """GPU and CPU time that people, teams or jobs have reserved in a time window, deleted jobs included.
+
+        Reservations are clipped to the window; running attempts count until its end, which is at most the present time.
+        An answer has 1,000 jobs at most.
+        """
         # In whole seconds, so that a client that continues names the same window.
         now = int(datetime.now(UTC).timestamp())
-        until = min(number_in("until", asked["until"]), now) if "until" in asked else now
-        since = min(number_in("since", asked.get("since", "0")), now)
-        after = number_in("after", asked.get("after", "0"))
-        uses = await usage.read(by, _time(since), _time(until), after, USAGE_ENTRIES)
-        more = by is By.JOB and len(uses) == USAGE_ENTRIES
-        answer = {"since": since, "until": until, "entries": [dict(use._mapping) for use in uses]}
-        return JSONResponse({**answer, "next": uses[-1].sequence if more else None})
+        until = now if window.until is None else min(window.until, now)
+        since = min(window.since, now)
+        rows = await usage.read(window.by, _time(since), _time(until), window.after, MOST_ENTRIES)
+        more = window.by is By.JOB and len(rows) == MOST_ENTRIES
+        uses = [Use(**row._mapping) for row in rows]
+        return Report(since=since, until=until, entries=uses, next=rows[-1].sequence if more else None)
 
-    return [Route("/platform/usage", get, methods=["GET"])]
-
-
-def _groups(name: str) -> By:
-    try:
-        return By(name)
-    except ValueError:
-        raise RequestError(f"Invalid groups {name[:100]!r}: pass `by=person`, `by=team` or `by=job`.") from None
+    return router
 
 
 def _time(seconds: int) -> datetime:

@@ -3,53 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from fastapi import APIRouter
 
+from mlplatform.api import cluster as api
 from mlplatform.gateway.control.reconciler import LISTING_SECONDS, Reconciler
-from mlplatform.gateway.http.auth import principal_of
+from mlplatform.gateway.http.access import User
 from mlplatform.gateway.http.job_views import hide_from
-from mlplatform.gateway.jobs.overview import JobOverview, ShownJobs
+from mlplatform.gateway.jobs.overview import JobOverview
 from mlplatform.gateway.jobs.schema import JobRow
-from mlplatform.gateway.upstream.utilisation import GpuUse, JobUse, Utilisation, UtilisationSource
+from mlplatform.gateway.upstream.utilisation import JobUse, Utilisation, UtilisationSource
 
 
-def routes(jobs: JobOverview, reconciler: Reconciler, source: UtilisationSource) -> list[Route]:
-    """Return the route `GET /platform/utilisation`; errors are plain text."""
+def routes(jobs: JobOverview, reconciler: Reconciler, source: UtilisationSource) -> APIRouter:
+    """Return the route `GET /platform/utilisation`."""
+    router = APIRouter()
 
-    async def get(request: Request) -> Response:
-        """Respond with the use of nodes, GPUs and the running jobs that the front page shows."""
+    @router.get("/platform/utilisation", response_model=api.Utilisation)
+    async def get(principal: User) -> dict[str, Any]:
+        """Use of nodes, GPUs and the running jobs that the front page shows, as Ray measures it every 5 s."""
         shown, cluster = await asyncio.gather(jobs.read(), reconciler.look(LISTING_SECONDS))
-        hide_from(principal_of(request.scope), shown)
-        return JSONResponse(_answer(shown, await source.of(cluster)))
+        hide_from(principal, shown)
+        use = await source.of(cluster)
+        measured = {job.job_id: job for job in use.jobs}
+        return {
+            "nodes": use.nodes,
+            "gpus": use.gpus,
+            "jobs": [_job(job, measured.get(job.id), use) for job in shown.running],
+            "running": sum(shown.counts.get(state, 0) for state in ("STARTING", "RUNNING")),
+        }
 
-    return [Route("/platform/utilisation", get, methods=["GET"])]
-
-
-def _answer(shown: ShownJobs, use: Utilisation) -> dict[str, Any]:
-    measured = {job.job_id: job for job in use.jobs}
-    return {
-        "nodes": [asdict(node) for node in use.nodes],
-        "gpus": [asdict(gpu) for gpu in use.gpus],
-        "jobs": [_job(job, measured.get(job.id), use) for job in shown.running],
-        "running": sum(shown.counts.get(state, 0) for state in ("STARTING", "RUNNING")),
-    }
+    return router
 
 
-def _job(job: JobRow, measured: JobUse | None, use: Utilisation) -> dict[str, Any]:
-    return {
-        "id": job.id,
-        "user": job.user,
-        "command": job.entrypoint,
-        "cpus": measured and measured.cpus,
-        "memory": measured and measured.memory,
-        "gpus": [_held(gpu, job.id) for gpu in use.gpus if job.id in gpu.holders],
-    }
-
-
-def _held(gpu: GpuUse, job_id: str) -> dict[str, Any]:
-    return {"node": gpu.node, "index": gpu.index, "amount": gpu.holders[job_id], "percent": gpu.percent}
+def _job(job: JobRow, measured: JobUse | None, use: Utilisation) -> api.JobUse:
+    return api.JobUse(
+        id=job.id,
+        user=job.user,
+        command=job.entrypoint,
+        cpus=measured.cpus if measured else None,
+        memory=measured.memory if measured else None,
+        gpus=[
+            api.HeldGpu(node=gpu.node, index=gpu.index, amount=gpu.holders[job.id], percent=gpu.percent)
+            for gpu in use.gpus
+            if job.id in gpu.holders
+        ],
+    )

@@ -1,52 +1,53 @@
-"""Route for the address to which a person has messages sent."""
+"""Routes for the address to which a person has messages sent."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from fastapi import APIRouter, Depends, Request
 
+from mlplatform.api.people import MessageAddress, NewMessageAddress
 from mlplatform.errors import SettingsError
 from mlplatform.gateway.errors import RequestError
-from mlplatform.gateway.http import request_body
+from mlplatform.gateway.http.access import PEOPLE
 from mlplatform.gateway.http.auth import actor_of, person_of
+from mlplatform.gateway.http.description import errors
+from mlplatform.gateway.http.request_body import JsonBody
 from mlplatform.gateway.people.store import People
 from mlplatform.gateway.upstream.messages import MessageSender
 
-_BODY_BYTES = 4 << 10
-
 _PATH = "/platform/webhook"
 
-
-class _Address(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    url: Annotated[str, Field(max_length=2000)] | None
+_BODY = Depends(JsonBody(NewMessageAddress, 4 << 10, "send the address alone"))
 
 
-def routes(people: People, sender: MessageSender) -> list[Route]:
-    """Return the routes of `/platform/webhook`; errors are plain text."""
+def routes(people: People, sender: MessageSender) -> APIRouter:
+    """Return the routes of `/platform/webhook`."""
+    router = APIRouter(dependencies=[PEOPLE])
 
-    async def get(request: Request) -> Response:
-        """Respond with the person's own address."""
-        return JSONResponse({"url": await people.webhook(_person(request))})
+    @router.get(_PATH, responses=errors(400))
+    async def get(request: Request) -> MessageAddress:
+        """The address to which the person has messages sent when a job ends, is lost, or leaves for another one."""
+        return MessageAddress(url=await people.webhook(_person(request)))
 
-    async def put(request: Request) -> Response:
-        """Set or, with null, remove the person's own address; a first message is sent to it."""
+    @router.put(_PATH)
+    async def put(request: Request, new: Annotated[NewMessageAddress, _BODY]) -> MessageAddress:
+        """Set the address, to which a first message is sent, or remove it with null.
+
+        Webhooks get JSON with `text`, and with `job`, `person`, `event` (ended, lost or left), `status` and `time`,
+        mails the text. A message is sent up to eight times within 25 minutes until the receiver accepts it.
+        """
         person = _person(request)
-        url = (await request_body.parsed(request.receive, _Address, _BODY_BYTES, "send the address alone")).url
-        if url is not None:
+        if new.url is not None:
+            first = {"text": f"Messages about the jobs of {person} are sent here.", "event": "set"}
             try:
-                await sender.send(url, {"text": f"Messages about the jobs of {person} are sent here.", "event": "set"})
+                await sender.send(new.url, first)
             except SettingsError as error:
                 raise RequestError(str(error)) from error
-        await people.set_webhook(person, url, actor_of(request.scope))
-        return JSONResponse({"url": url})
+        await people.set_webhook(person, new.url, actor_of(request.scope))
+        return MessageAddress(url=new.url)
 
-    return [Route(_PATH, get, methods=["GET"]), Route(_PATH, put, methods=["PUT"])]
+    return router
 
 
 def _person(request: Request) -> str:

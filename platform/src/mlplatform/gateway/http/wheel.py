@@ -8,14 +8,14 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from starlette.requests import Request
+from fastapi import APIRouter
 from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
-from starlette.routing import Route
 
+from mlplatform.gateway.http.access import OPEN
 from mlplatform.gateway.http.auth import WHEELS
 
 
-def routes(folder: Path | None) -> list[Route]:
+def routes(folder: Path | None) -> APIRouter:
     """Return the routes of the wheel and of the page that links it.
 
     People install it by its own address. By its name, `pip` could take another package of that name from its index.
@@ -24,17 +24,21 @@ def routes(folder: Path | None) -> list[Route]:
         folder: has the wheel; None if the gateway does not run in the platform's image.
     """
 
-    async def index(_: Request) -> Response:
+    router = APIRouter(dependencies=[OPEN], include_in_schema=False)
+
+    @router.get(WHEELS)
+    async def index() -> Response:
         links = "".join(f'<a href="{escape(name)}">{escape(name)}</a><br>\n' for name in _found(folder))
         return HTMLResponse(f"<!DOCTYPE html>\n<title>mlplatform</title>\n{links}")
 
-    async def download(request: Request) -> Response:
-        found = _found(folder).get(request.path_params["file"])
+    @router.get(f"{WHEELS}{{file}}")
+    async def download(file: str) -> Response:
+        found = _found(folder).get(file)
         if found is None:
             return PlainTextResponse(f"The gateway does not have this wheel; {WHEELS} lists those that it has.", 404)
         return FileResponse(found, media_type="application/zip")
 
-    return [Route(WHEELS, index, methods=["GET"]), Route(f"{WHEELS}{{file}}", download, methods=["GET"])]
+    return router
 
 
 def _found(folder: Path | None) -> dict[str, Path]:

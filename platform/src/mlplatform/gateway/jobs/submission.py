@@ -1,8 +1,4 @@
-"""Submission of a job: the body of `POST /api/jobs/`, validated before anything is stored.
-
-The fields are those of `ray.dashboard.modules.job.common.JobSubmitRequest` (Ray 2.60); the metadata may hold
-options of the platform.
-"""
+"""Submission of a job: the body of `POST /api/jobs/`, checked before anything is stored."""
 
 from __future__ import annotations
 
@@ -12,44 +8,25 @@ import re
 import secrets
 import string
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self
+from functools import cached_property
+from typing import Any, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import ValidationError, model_validator
 
+from mlplatform.api import jobs
 from mlplatform.contract import ATTEMPT_ID
-from mlplatform.durations import seconds_in
 from mlplatform.errors import JobError
 from mlplatform.gateway.errors import PackageError
 from mlplatform.gateway.jobs.packages import check_name, package_names
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import State
-from mlplatform.scheduling.queue import JobClass
-from mlplatform.scheduling.resources import LEAST_AMOUNT, Request, Resources, WorkerGroup
-
-_ID = r"^[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,127}$"
+from mlplatform.scheduling.resources import Request, Resources, WorkerGroup
 
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000|\0")
 """A backslash that is itself escaped does not begin an escape: the text \\\\u0000 is harmless."""
 
 _ID_LETTERS = string.ascii_letters + string.digits
 
-
-def _countable(amount: float) -> float:
-    if 0 < amount < LEAST_AMOUNT:
-        raise ValueError(f"Ray counts in steps of {LEAST_AMOUNT}; use 0 or at least that")
-    return amount
-
-
-_Countable = AfterValidator(_countable)
-_Amount = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True), _Countable]
 
 _LIMIT_BYTES = 100 << 10
 """Largest entry point, and largest runtime environment with metadata.
@@ -58,83 +35,9 @@ Ray passes each of these to processes as one argument or variable, which Linux l
 be started makes a job that stays PENDING.
 """
 
-_LONGEST_SECONDS = 366 * 86400
 
-
-def _limit_in(given: object) -> float:
-    seconds = seconds_in(str(given))  # JSON may have another type, which is never valid as text
-    if not 0 < seconds <= _LONGEST_SECONDS:
-        raise ValueError("use at least 1s and at most 366d")
-    return seconds
-
-
-TimeLimit = Annotated[float, BeforeValidator(_limit_in)]
-"""Longest duration of an attempt in seconds, given as in `4h`."""
-
-
-class JobOptions(BaseModel):
-    """Options for the platform in a job's metadata, where all values are strings."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    user: str = ""
-    max_restarts_on_loss: int = Field(3, ge=0, le=1000)
-    """Restarts allowed after a node or Ray was lost."""
-
-    max_restarts_on_failure: int = Field(0, ge=0, le=1000)
-    """Restarts allowed after a failure of the job itself."""
-
-    time_limit: TimeLimit | None = None
-    """Longest duration of an attempt while others wait. The team's, if it is None."""
-
-    job_class: JobClass = Field(JobClass.NORMAL, validation_alias="class")
-    """Order among the jobs of the team."""
-
-    group: str | None = Field(None, pattern=_ID)
-    """Name that some jobs of a person have in common, for `at_most`."""
-
-    at_most: int | None = Field(None, ge=1, le=10_000)
-    """Jobs of the group that may run when this one starts, this one included."""
-
-    wait_for_capacity: bool = False
-    """Wait for a node that can run the job instead of rejecting it if no node can."""
-
-    workers: int | None = Field(None, ge=1, le=10_000)
-    """Size of the worker group that the job's own code will request."""
-
-    worker_cpus: Annotated[float, _Countable] = Field(1, ge=0, allow_inf_nan=False)
-    worker_gpus: Annotated[float, _Countable] = Field(0, ge=0, allow_inf_nan=False)
-
-    @model_validator(mode="after")
-    def _check_group(self) -> Self:
-        if self.at_most is not None and self.group is None:
-            raise ValueError(f"at_most={self.at_most} needs `group`, the name of the jobs that it counts")
-        return self
-
-
-class Submission(BaseModel):
-    """A valid request for a job."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    entrypoint: str = Field(min_length=1)
-    submission_id: str | None = Field(None, pattern=_ID)
-    job_id: str | None = Field(None, pattern=_ID)
-    """Ray's former name of `submission_id`."""
-
-    runtime_env: dict[str, Any] = {}
-    metadata: dict[str, str] = {}
-    entrypoint_num_cpus: _Amount | None = None
-    entrypoint_num_gpus: _Amount | None = None
-    entrypoint_memory: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
-    entrypoint_resources: dict[Annotated[str, Field(min_length=1)], _Amount] | None = None
-    entrypoint_label_selector: dict[str, str] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_none(cls, values: Any) -> Any:
-        """Drop fields that are None, as Ray does, so that a newer client with more optional fields is accepted."""
-        return {k: v for k, v in values.items() if v is not None} if isinstance(values, dict) else values
+class Submission(jobs.Submission):
+    """A request for a job that Ray can start, and its row."""
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
@@ -166,14 +69,15 @@ class Submission(BaseModel):
             raise JobError("The submission contains a NUL character (\\u0000); remove it.")
         try:
             submission = cls.model_validate_json(body)
-            submission.options()
+            _ = submission.options
         except ValidationError as error:
             raise JobError(invalid_field(error)) from error
         return submission
 
-    def options(self) -> JobOptions:
-        """Read the platform's options from the metadata; `parse` has validated them."""
-        return JobOptions.model_validate(self.metadata)
+    @cached_property
+    def options(self) -> jobs.JobOptions:
+        """The platform's options in the metadata, which `parse` has validated."""
+        return jobs.JobOptions.model_validate(self.metadata)
 
     def new_id(self) -> str:
         """Return the requested id, or a new one in Ray's form."""
@@ -182,7 +86,7 @@ class Submission(BaseModel):
 
     def job(self) -> JobRow:
         """Return the row of the requested job, with the present time as its arrival."""
-        options = self.options()
+        options = self.options
         group = {"count": options.workers, "cpus": options.worker_cpus, "gpus": options.worker_gpus}
         arrived = datetime.now(UTC)
         return JobRow(

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
-
-class Role(StrEnum):
-    """Role of a person in a team."""
-
-    MEMBER = "member"
-    LEAD = "lead"
+from mlplatform.api.people import Role
 
 
 @dataclass(frozen=True)

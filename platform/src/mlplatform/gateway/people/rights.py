@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from mlplatform.gateway.people.principal import Principal, Role
+from mlplatform.api.people import Role
+from mlplatform.gateway.people.principal import Principal
 
 
 class Relation(StrEnum):

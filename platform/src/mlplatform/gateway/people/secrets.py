@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from cryptography.fernet import Fernet, InvalidToken
 from sqlalchemy import Engine, Select, delete, func, select
 from sqlalchemy.orm import Session
 
+from mlplatform.api.people import Secret
 from mlplatform.errors import SettingsError
 from mlplatform.gateway.audit.log import Actor, record
 from mlplatform.gateway.database.engine import Store, transaction
@@ -28,23 +28,6 @@ MOST_SECRETS = 100
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
 
 _warn = ThrottledWarning(logging.getLogger(__name__))
-
-
-@dataclass(frozen=True)
-class Listed:
-    """A secret without its value.
-
-    Attributes:
-        name: its name, and that of the file in which jobs find it.
-        size: bytes of the value.
-        changed: time at which the value was set.
-        readable: whether the gateway's key decrypts it; false after a restore without the key.
-    """
-
-    name: str
-    size: int
-    changed: datetime
-    readable: bool
 
 
 class Secrets(Store):
@@ -110,10 +93,12 @@ class Secrets(Store):
         record(session, actor, "remove", _object(person, name), {"bytes": row.size})
 
     @transaction
-    def listed(self, session: Session, person: str) -> list[Listed]:
+    def listed(self, session: Session, person: str) -> list[Secret]:
         """Return the secrets of a person by name, without their values."""
-        rows = session.scalars(_of(person)).all()
-        return [Listed(row.name, row.size, row.changed, self._decrypted(row) is not None) for row in rows]
+        return [
+            Secret(name=row.name, bytes=row.size, changed=row.changed, readable=self._decrypted(row) is not None)
+            for row in session.scalars(_of(person))
+        ]
 
     @transaction
     def values(self, session: Session, person: str) -> Mapping[str, bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,49 +10,17 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from mlplatform.api.people import Invited, Person, Role, TeamValues
 from mlplatform.gateway.audit.log import Actor, record
 from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.errors import NameTakenError, NoSuchNameError, PersonError, TeamInUseError
 from mlplatform.gateway.people.names import check_name, is_name
-from mlplatform.gateway.people.principal import Role
 from mlplatform.gateway.people.schema import LoginCodeRow, MemberRow, PersonRow, SessionRow, TeamRow, TokenRow
 from mlplatform.gateway.people.secrets import forget
 from mlplatform.gateway.people.tokens import new_code
 
-DEFAULTS: Mapping[str, Any] = {
-    "share_gpus": 0.0,
-    "share_cpus": 0.0,
-    "weight": 1.0,
-    "caps": {},
-    "default_limit_s": 24 * 3600,
-    "idle_s": 1800,
-}
+DEFAULTS: Mapping[str, Any] = {**TeamValues().model_dump(), "caps": {}}
 """Values of a team of which nothing else is set."""
-
-
-@dataclass(frozen=True)
-class Person:
-    """A person with the role in each team, in the order of joining."""
-
-    name: str
-    administrator: bool
-    created: datetime
-    teams: Mapping[str, Role]
-
-
-@dataclass(frozen=True)
-class Invited:
-    """A person who can log in.
-
-    Attributes:
-        code: log-in code.
-        expires: end of the code.
-        added: false if the person existed before.
-    """
-
-    code: str
-    expires: datetime
-    added: bool
 
 
 class People(Store):
@@ -63,13 +30,16 @@ class People(Store):
     """
 
     @transaction
-    def people(self, session: Session) -> Sequence[Person]:
+    def people(self, session: Session) -> list[Person]:
         """Return all people by name."""
         teams: dict[str, dict[str, Role]] = {}
         for member in session.scalars(select(MemberRow).order_by(MemberRow.joined, MemberRow.team)):
             teams.setdefault(member.person, {})[member.team] = Role(member.role)
         rows = session.scalars(select(PersonRow).order_by(PersonRow.name))
-        return [Person(row.name, row.administrator, row.created, teams.get(row.name, {})) for row in rows]
+        return [
+            Person(name=row.name, administrator=row.administrator, teams=teams.get(row.name, {}), created=row.created)
+            for row in rows
+        ]
 
     @transaction
     def teams(self, session: Session) -> Sequence[TeamRow]:
@@ -176,7 +146,7 @@ class People(Store):
         code, expires = new_code(session, name)
         session.flush()
         record(session, actor, "add", f"person {name}", before, _rights(session, row))
-        return Invited(code, expires, before is None)
+        return Invited(name=name, added=before is None, code=code, expires=expires)
 
     @transaction
     def remove(self, session: Session, name: str, actor: Actor, team: str | None = None) -> None:

@@ -14,11 +14,12 @@ from typing import Any
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from mlplatform.api.people import Role
 from mlplatform.contract import PERSON_TOKEN
 from mlplatform.gateway.audit.log import Actor, record
 from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.errors import LoginCodeError, NameTakenError, NoSuchNameError, TokenError
-from mlplatform.gateway.people.principal import Principal, Role
+from mlplatform.gateway.people.principal import Principal
 from mlplatform.gateway.people.schema import LoginCodeRow, MemberRow, PersonRow, TokenRow
 
 PREFIX = "mlp_"

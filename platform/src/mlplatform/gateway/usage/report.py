@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import (
@@ -24,18 +23,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
+from mlplatform.api.usage import By
 from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.usage.ledger import LOST, PARTS, milliseconds
 from mlplatform.gateway.usage.schema import UsageRow
-
-
-class By(StrEnum):
-    """Groups of a report."""
-
-    PERSON = "person"
-    TEAM = "team"
-    JOB = "job"
-
 
 _PERSON = func.coalesce(UsageRow.person, UsageRow.user)
 
@@ -75,12 +66,7 @@ class UsageReader(Store):
             limit: number of jobs at most; without effect on other groups.
 
         Returns:
-            Rows with the names of the group: `person` (account, or the user that the submission named), `team` (None
-            without teams), or both with `job` and `sequence`; the numbers of `jobs` and of `running` attempts; and, in
-            seconds times resources, granted ones and those measured beyond: `gpu_seconds`, `cpu_seconds`; the parts
-            `lost_gpu_seconds`, `lost_cpu_seconds` in attempts that the platform lost, for which nobody pays;
-            `borrowed_gpu_seconds` beyond the team's share; and `used_gpu_seconds`, for which GPUs were measured to
-            compute, each counting in full, or None if nothing measured them.
+            Rows with the fields of `api.usage.Use`, of which those that name groups of other kinds are missing.
         """
         if since >= until:
             return []

@@ -6,18 +6,18 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import parse_qs
 
+from fastapi import APIRouter, Request
 from jinja2 import Environment, PackageLoader
-from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.http import request_body
-from mlplatform.gateway.http.access import require
+from mlplatform.gateway.http.access import OPEN, USERS, of_job
 from mlplatform.gateway.http.auth import FRONT_PAGE, INVALID, LOGIN_PAGE, STATIC, TokenCheck, principal_of
 from mlplatform.gateway.http.front_page.view import FrontPage
 from mlplatform.gateway.http.job_views import hide_from
@@ -43,6 +43,8 @@ _FORM_BYTES = 4 << 10
 
 _HEADERS = {"Cache-Control": "no-store"}
 
+_Job = Annotated[JobRow, of_job(Verb.METADATA)]
+
 
 class FrontPageRoutes:
     """Endpoints below /platform/ that people open in a browser.
@@ -51,7 +53,6 @@ class FrontPageRoutes:
         page: source of what is shown.
         check: check of the token.
         sessions: sessions of browsers.
-        job: returns a job by its id.
         pages: finds a job's pages at MLflow; None without MLflow.
         mlflow: MLflow's page; None without one.
     """
@@ -61,7 +62,6 @@ class FrontPageRoutes:
         page: FrontPage,
         check: TokenCheck,
         sessions: Sessions,
-        job: Callable[[str], Awaitable[JobRow]],
         runs: JobRuns,
         pages: JobPages | None,
         mlflow: Tool | None,
@@ -69,22 +69,20 @@ class FrontPageRoutes:
         self._page = page
         self._check = check
         self._sessions = sessions
-        self._job = job
         self._runs = runs
         self._pages = pages
         self._mlflow = mlflow
 
     def routes(self) -> list[BaseRoute]:
         """Return all routes."""
-        return [
-            Route(FRONT_PAGE, self._show, methods=["GET"]),
-            Route("/platform/live", self._live, methods=["GET"]),
-            Route(LOGIN_PAGE, self._form, methods=["GET"]),
-            Route(LOGIN_PAGE, self._log_in, methods=["POST"]),
-            Route("/platform/jobs/{job_id}/run", self._run, methods=["GET"]),
-            Route("/platform/jobs/{job_id}/model", self._model, methods=["GET"]),
-            Mount(STATIC, StaticFiles(packages=[(_PACKAGE, "static")])),
-        ]
+        router = APIRouter(include_in_schema=False)
+        router.get(FRONT_PAGE, dependencies=[USERS])(self._show)
+        router.get("/platform/live", dependencies=[USERS])(self._live)
+        router.get(LOGIN_PAGE, dependencies=[OPEN])(self._form)
+        router.post(LOGIN_PAGE, dependencies=[OPEN])(self._log_in)
+        router.get("/platform/jobs/{job_id}/run")(self._run)
+        router.get("/platform/jobs/{job_id}/model")(self._model)
+        return [*router.routes, Mount(STATIC, StaticFiles(packages=[(_PACKAGE, "static")]))]
 
     async def _show(self, request: Request) -> Response:
         return _html("page.html", content=await self._content(request))
@@ -112,7 +110,7 @@ class FrontPageRoutes:
         hide_from(principal_of(request.scope), view.jobs)
         return _TEMPLATES.get_template("content.html").render(view=view, address=partial(_address, request))
 
-    async def _form(self, _: Request) -> Response:
+    async def _form(self) -> Response:
         return _html("login.html")
 
     async def _log_in(self, request: Request) -> Response:
@@ -128,18 +126,16 @@ class FrontPageRoutes:
         set_session(response, request, opened)
         return response
 
-    async def _run(self, request: Request) -> Response:
-        return await self._at_mlflow(request, JobPages.run, "has no run at MLflow")
+    async def _run(self, request: Request, job: _Job) -> Response:
+        return await self._at_mlflow(request, job, JobPages.run, "has no run at MLflow")
 
-    async def _model(self, request: Request) -> Response:
-        return await self._at_mlflow(request, JobPages.model, "has logged no model")
+    async def _model(self, request: Request, job: _Job) -> Response:
+        return await self._at_mlflow(request, job, JobPages.model, "has logged no model")
 
     async def _at_mlflow(
-        self, request: Request, find: Callable[[JobPages, list[str]], Awaitable[str | None]], missing: str
+        self, request: Request, job: JobRow, find: Callable[[JobPages, list[str]], Awaitable[str | None]], missing: str
     ) -> Response:
-        """Lead to a page of the job at MLflow, if the person may see the job's metadata."""
-        job = await self._job(request.path_params["job_id"])
-        require(request.scope, Verb.METADATA, job)
+        """Lead to a page of the job at MLflow."""
         if self._pages and self._mlflow:
             runs = [run.run_id for run in await self._runs.of(job.id)]
             if page := await find(self._pages, runs):
