@@ -42,7 +42,7 @@ env: .venv/cli  ## Write .env and secrets/; keeps what exists, except the versio
 	@$(CLI) stack env
 
 build: env  ## Build the images
-	@.venv/bin/python -m mlplatform.stack.engine
+	@.venv/bin/python -m mlplatform_stack.engine
 	$(if $(BUNDLE),,$(COMPOSE) --profile '*' build storage-init $$($(COMPOSE) config --images | sed -n 's/^mlplatform-\(minio\):.*/\1/p') ray-head proxy)
 	$(if $(BUNDLE),,$(COMPOSE) --profile '*' build notebook hub)
 
@@ -171,7 +171,7 @@ tutorial: .venv/dev  ## Run the branches of the public gourmetgram-train on the 
 
 lock: .venv/cli  ## Pin packages and images with hashes (ONLY=extra: those of extra-requirements.in, ONLY=images: pull those of others and compare them with tests/official/facts.toml; UPGRADE=1: newest versions)
 	$(if $(filter images,$(ONLY)),.venv/bin/python tests/official/compare.py --pull,ONLY="$(ONLY)" images/lock.sh $(if $(UPGRADE),--upgrade))
-	$(if $(filter-out images,$(ONLY)),,@.venv/bin/python -m mlplatform.stack.image_lock $(if $(UPGRADE),--upgrade))
+	$(if $(filter-out images,$(ONLY)),,@.venv/bin/python -m mlplatform_stack.image_lock $(if $(UPGRADE),--upgrade))
 
 # --- Set-up: one virtual environment that grows as verbs need it, and a light one for style and unit tests ---
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mlplatform.settings.setting import Section
-from mlplatform.settings.stack import StackSettings
+from mlplatform_stack.settings import StackSettings
 
 _WIDTH = 120
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import services
+from mlplatform_stack import services
+from mlplatform_stack.settings import StackSettings
 
 README = Path(__file__).parents[1] / "README.md"
 

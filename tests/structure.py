@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from typer.main import get_command
 
 from mlplatform.cli import app
-from mlplatform.stack.secrets_folder import FILES
+from mlplatform_stack.secrets_folder import FILES
 
 ROOT = Path(__file__).parents[1]
 MODULE_LINES = 400

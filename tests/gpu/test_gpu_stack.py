@@ -14,10 +14,10 @@ from gpu_jobs import holding_gpu, seconds
 from host import Stack, run, wait_for
 
 from mlplatform.api.jobs import Job
+from mlplatform.capacity.resources import Resources
 from mlplatform.client.jobs import Jobs
-from mlplatform.scheduling.resources import Resources
 from mlplatform.settings.environment import environment
-from mlplatform.stack.env import client_settings
+from mlplatform_stack.env import client_settings
 
 pytestmark = needs(1)
 

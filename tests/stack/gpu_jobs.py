@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mlplatform.api.jobs import Job
+from mlplatform.capacity.resources import Resources
 from mlplatform.client.jobs import Jobs
-from mlplatform.scheduling.resources import Resources
 
 _BOUND_S = 60
 

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 import httpx
 
-from mlplatform.credentials import read_mlflow_account, read_s3_account
 from mlplatform.errors import PlatformError
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack.env import client_settings
-from mlplatform.stack.services import pages
+from mlplatform.secrets.credentials import read_mlflow_account, read_s3_account
+from mlplatform_stack.env import client_settings
+from mlplatform_stack.services import pages
+from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[2]
 SCRIPTS = CHECKOUT / "tests/scripts"

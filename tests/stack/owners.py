@@ -7,7 +7,7 @@ from pathlib import Path
 
 from host import Stack, run
 
-from mlplatform.services.ownership import Ids, parse
+from mlplatform_stack.bootstrap.ownership import Ids, parse
 
 
 def volumes_have_owners_of_services(stack: Stack) -> None:

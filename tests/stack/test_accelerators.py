@@ -10,7 +10,7 @@ import pytest
 from compose_files import generate
 from host import CHECKOUT, Stack, wait_for
 
-from mlplatform.stack.services import stores
+from mlplatform_stack.services import stores
 
 LAYOUTS = [(accelerator, layout) for accelerator in ("cpu", "cuda", "rocm") for layout in ("host", "gpu")]
 

@@ -32,8 +32,8 @@ from releases import FIXTURES, evidence
 from secret_search import values
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.stack.env import client_settings
 from mlplatform.storage.checkpoint_layout import FOLDER, SNAPSHOT
+from mlplatform_stack.env import client_settings
 
 MOVED = {
     "STACK_PREFIX": "moved-",

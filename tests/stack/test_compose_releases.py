@@ -13,9 +13,9 @@ import pytest
 from compose_files import checkout, generate
 from host import CHECKOUT
 
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import notebook_file
-from mlplatform.stack.engine import MINIMUM_COMPOSE
+from mlplatform_stack.engine import MINIMUM_COMPOSE
+from mlplatform_stack.notebooks import compose_file as notebook_file
+from mlplatform_stack.settings import StackSettings
 
 LOADER = CHECKOUT / "tests/stack/compose-loader"
 RELEASES = re.findall(r"(\d\S+)=v", (LOADER / "Dockerfile").read_text())

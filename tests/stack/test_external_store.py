@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from host import Stack, run
 
-from mlplatform.credentials import read_s3_account
+from mlplatform.secrets.credentials import read_s3_account
 from mlplatform.settings.storage import BUCKETS
-from mlplatform.stack.services import STORE
+from mlplatform_stack.services import STORE
 
 pytestmark = pytest.mark.versitygw
 

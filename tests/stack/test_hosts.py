@@ -22,8 +22,8 @@ from host import SCRIPTS, Stack, run, wait_for
 from second_host import CPUS, SecondHost, second_host
 from secret_search import leaks, of_services, shown_by
 
+from mlplatform.capacity.resources import Resources
 from mlplatform.client.jobs import Jobs
-from mlplatform.scheduling.resources import Resources
 
 # The second host's network does not reach the address of another S3 server on Docker's bridge.
 pytestmark = pytest.mark.minio

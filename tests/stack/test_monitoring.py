@@ -12,8 +12,8 @@ import yaml
 from host import CHECKOUT, Stack, Trained, run, wait_for
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.stack import declared
-from mlplatform.warm import notes
+from mlplatform_stack import declared
+from mlplatform_warm import notes
 
 OF_GPUS = re.compile(r"\bgpu:|ray_node_gpus_|ray_node_gram_|ray_component_gpu_")
 """Metrics that no part of this stack exports; promtool tests the rules that make them."""

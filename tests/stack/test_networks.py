@@ -7,7 +7,7 @@ import json
 from figures import count
 from host import Stack
 
-from mlplatform.stack.services import STORE
+from mlplatform_stack.services import STORE
 
 # What a job can connect to, besides Ray's own ports. Each of them asks for credentials (CLOSED in test_security.py).
 REACHABLE = {

@@ -17,8 +17,8 @@ from test_networks import CONNECT
 from test_security import CLOSED, refuses
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.stack import notebook_file
-from mlplatform.stack.services import STORE
+from mlplatform_stack.notebooks import compose_file as notebook_file
+from mlplatform_stack.services import STORE
 
 pytestmark = pytest.mark.nightly
 

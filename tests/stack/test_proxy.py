@@ -26,8 +26,8 @@ from host import CHECKOUT, Stack, run, wait_for
 from secret_search import leaks, of_services, shown_by
 from test_security import CLOSED, PAGES, params, port, refuses, running_services
 
-from mlplatform.credentials import read_mlflow_account, read_s3_account
-from mlplatform.stack import entrance, generated
+from mlplatform.secrets.credentials import read_mlflow_account, read_s3_account
+from mlplatform_stack import entrance, generated
 
 ADDRESS = "127.0.0.2"
 

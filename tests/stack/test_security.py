@@ -11,10 +11,10 @@ from figures import count
 from host import CHECKOUT, Stack, Trained, run
 from secret_search import leaks, shown_by, values
 
-from mlplatform.credentials import read_mlflow_account
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import declared, services
-from mlplatform.stack.services import STORE
+from mlplatform.secrets.credentials import read_mlflow_account
+from mlplatform_stack import declared, services
+from mlplatform_stack.services import STORE
+from mlplatform_stack.settings import StackSettings
 
 CONSOLE = "console"
 """MinIO's second page, in the tests."""

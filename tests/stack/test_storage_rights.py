@@ -21,10 +21,10 @@ from minio.credentials import StaticProvider
 from minio.error import MinioAdminException
 from minio.minioadmin import MinioAdmin
 
-from mlplatform.credentials import read_s3_account
-from mlplatform.services.buckets import SNAPSHOTS, set_versioning
-from mlplatform.services.store import metrics_account
+from mlplatform.secrets.credentials import read_s3_account
 from mlplatform.settings.storage import quotas_of
+from mlplatform_stack.bootstrap.buckets import SNAPSHOTS, set_versioning
+from mlplatform_stack.bootstrap.minio import metrics_account
 
 pytestmark = pytest.mark.minio
 

@@ -15,7 +15,7 @@ from compose_files import checkout
 from host import CHECKOUT, run, wait_for
 
 from mlplatform.local.processes import free_ports
-from mlplatform.stack import image_lock
+from mlplatform_stack import image_lock
 
 REGISTRY = """
 version: 0.1

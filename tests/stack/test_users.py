@@ -9,7 +9,7 @@ from figures import count
 from host import Stack, run
 from owners import volumes_have_owners_of_services
 
-from mlplatform.stack import declared
+from mlplatform_stack import declared
 
 OF_IMAGES = {"platform": 27002, "ray": 27003, "notebook": 27003, "minio": 27001}
 """Ids in the Dockerfiles of the images that we build."""

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mlplatform.errors import HostError, PlatformError
-from mlplatform.stack import docker
+from mlplatform_stack import docker
 
 TUTORIAL = Path(__file__).parent
 WORK = "/tmp/tutorial"

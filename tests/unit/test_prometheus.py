@@ -11,9 +11,9 @@ import pytest
 import yaml
 from compose_files import checkout
 
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import declared, generated
-from mlplatform.stack.services import GPU_PROFILES
+from mlplatform_stack import declared, generated
+from mlplatform_stack.services import GPU_PROFILES
+from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[2]
 

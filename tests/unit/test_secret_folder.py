@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mlplatform import secret_folder
+from mlplatform.secrets import secret_folder
 
 HOLDS = """
 import os, sys

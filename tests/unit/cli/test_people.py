@@ -23,7 +23,7 @@ from stand_in_minio import ACCOUNT, SECRET, StandInMinio
 from stand_in_mlflow import StandInMlflow
 from started_gateway import MLFLOW_PASSWORD, S3_PORT, StartedGateway
 
-from mlplatform.credentials import read_mlflow_account
+from mlplatform.secrets.credentials import read_mlflow_account
 
 SHARED = "ray_token"
 

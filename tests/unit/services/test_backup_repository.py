@@ -15,10 +15,10 @@ from typing import IO
 import pytest
 
 from mlplatform.errors import StorageError
-from mlplatform.services.backup import __main__ as program
-from mlplatform.services.backup import databases, marks, repository
-from mlplatform.services.backup.archive import Header, Writer, reading
-from mlplatform.services.backup.repository import Repository
+from mlplatform_stack.backup import __main__ as program
+from mlplatform_stack.backup import databases, marks, repository
+from mlplatform_stack.backup.archive import Header, Writer, reading
+from mlplatform_stack.backup.repository import Repository
 
 pytestmark = pytest.mark.skipif(not shutil.which("restic"), reason="restic is missing: install the package `restic`")
 

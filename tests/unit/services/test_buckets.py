@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from mlplatform.errors import SettingsError
-from mlplatform.services import bootstrap, buckets, secret_files, store
-from mlplatform.services.backup import objects
 from mlplatform.settings.storage import BUCKETS, StorageSettings
+from mlplatform_stack.backup import objects
+from mlplatform_stack.bootstrap import buckets, secret_files
+from mlplatform_stack.bootstrap import databases as bootstrap
+from mlplatform_stack.bootstrap import minio as store
 
 Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
 

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from mlplatform.errors import HostError
-from mlplatform.services.ownership import give, give_all, parse
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import declared, generated
+from mlplatform_stack import declared, generated
+from mlplatform_stack.bootstrap.ownership import give, give_all, parse
+from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
 RAY = (27003, 27003)

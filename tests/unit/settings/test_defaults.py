@@ -15,12 +15,12 @@ import yaml
 from pydantic_settings import BaseSettings
 
 from mlplatform.errors import SettingsError
-from mlplatform.settings.gateway import GatewaySettings
 from mlplatform.settings.job import Settings
 from mlplatform.settings.node import NodeSettings
 from mlplatform.settings.services import OfGateway
-from mlplatform.settings.stack import StackSettings
 from mlplatform.settings.storage import ObjectStore, StorageSettings
+from mlplatform_gateway.settings import GatewaySettings
+from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
 
@@ -69,7 +69,7 @@ def test_each_setting_is_used() -> None:
     unused = {name for name in StackSettings.variables() if not re.search(rf"\$\{{{name}\b|^ +{name}:$", compose, re.M)}
     folders = (CHECKOUT / "platform/src/mlplatform" / name for name in ("stack", "gateway"))
     code = " ".join(path.read_text() for folder in folders for path in folder.rglob("*.py"))
-    code += (CHECKOUT / "platform/src/mlplatform/settings/gateway.py").read_text()
+    code += (CHECKOUT / "platform/gateway/mlplatform_gateway/settings.py").read_text()
     assert {name for name in unused if f".{name.lower()}" not in code} == set()
 
 

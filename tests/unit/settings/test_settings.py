@@ -6,7 +6,7 @@ import pytest
 from mlplatform.errors import SettingsError
 from mlplatform.settings.environment import set_default_environment
 from mlplatform.settings.job import Settings
-from mlplatform.settings.stack import StackSettings
+from mlplatform_stack.settings import StackSettings
 
 
 def test_identity_is_read_from_ray_job_metadata(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from mlplatform.stack.env import checkout_version
+from mlplatform_stack.env import checkout_version
 
 CHECKOUT = Path(__file__).parents[3]
 IMAGES = ["mlplatform-ray:1", "postgres:17"]

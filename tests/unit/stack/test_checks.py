@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 import typer
 
-from mlplatform.cli import stack as cli_stack
 from mlplatform.errors import HostError
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import backup, checks, docker, host, rotation, secrets_folder, sizing, unfinished, upgrade
-from mlplatform.stack.checks import alerts, gpus, health, kernel, start
-from mlplatform.stack.checks.finding import Finding, Place
-from mlplatform.stack.host import Host
+from mlplatform_stack import checks, docker, host, rotation, secrets_folder, sizing, unfinished, upgrade
+from mlplatform_stack import cli as cli_stack
+from mlplatform_stack.backup import verbs as backup
+from mlplatform_stack.checks import alerts, gpus, health, kernel, start
+from mlplatform_stack.checks.finding import Finding, Place
+from mlplatform_stack.host import Host
+from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
 Program = Callable[[str, str], Path]

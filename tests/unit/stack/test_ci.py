@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from waiting import wait_for
 
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import ci
+from mlplatform_stack import ci
+from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
 

@@ -15,11 +15,11 @@ import pytest
 from compose_files import checkout
 
 from mlplatform.errors import HostError
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import compose, declared, doctor, engine, networks
-from mlplatform.stack import services as stack_services
-from mlplatform.stack.checks import start
-from mlplatform.stack.checks.finding import Place
+from mlplatform_stack import compose, declared, doctor, engine, networks
+from mlplatform_stack import services as stack_services
+from mlplatform_stack.checks import start
+from mlplatform_stack.checks.finding import Place
+from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
 Program = Callable[[str, str], Path]
@@ -97,7 +97,7 @@ def test_unusable_engine_or_compose_is_named(
 @pytest.mark.parametrize(("version", "status"), [("24.0.9", 1), ("25.0.0", 0)])
 def test_old_engine_stops_build(root: Path, version: str, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENGINE", version)
-    build = [sys.executable, "-m", "mlplatform.stack.engine"]
+    build = [sys.executable, "-m", "mlplatform_stack.engine"]
     done = subprocess.run(build, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == status
     assert done.stderr == ("Docker Engine 24.0.9 is too old: 25.0 or later is needed.\n" if status else "")

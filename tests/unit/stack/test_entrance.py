@@ -16,13 +16,12 @@ import pytest
 import yaml
 from compose_files import checkout, joined_host
 
-from mlplatform.cli import stack as cli
 from mlplatform.errors import HostError
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import compose, declared, doctor, entrance, generated, images, sizing
-from mlplatform.stack import env as stack_env
-from mlplatform.stack.host import Host
-from mlplatform.stack.services import pages, start_variables
+from mlplatform_stack import cli, compose, declared, doctor, entrance, generated, images, sizing
+from mlplatform_stack import env as stack_env
+from mlplatform_stack.host import Host
+from mlplatform_stack.services import pages, start_variables
+from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
 Program = Callable[[str, str], Path]

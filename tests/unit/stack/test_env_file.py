@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlplatform.stack import env_file
+from mlplatform_stack import env_file
 
 
 def test_lines_of_a_service_are_unchanged() -> None:

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from mlplatform.errors import SettingsError
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import env as stack_env
-from mlplatform.stack import env_file, secrets_folder, services, sizing
-from mlplatform.stack.host import Host
+from mlplatform_stack import env as stack_env
+from mlplatform_stack import env_file, secrets_folder, services, sizing
+from mlplatform_stack.host import Host
+from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
 ENDPOINT = "https://s3.example.org:7070"

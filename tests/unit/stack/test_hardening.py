@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from compose_files import checkout, joined_host
 
-from mlplatform.stack import declared
+from mlplatform_stack import declared
 
 ROOT = {"ownership", "food11-data", "hub", "link", "copier", "backup", "backup-timer", "restore"}
 """Documented in docs/security.md: each has one to three capabilities, and none runs code of users."""

@@ -11,9 +11,11 @@ import pytest
 from dotenv import dotenv_values
 
 from mlplatform.errors import HostError
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import env, hosts, joining, sizing
-from mlplatform.stack.host import Host
+from mlplatform_stack import env, sizing
+from mlplatform_stack.host import Host
+from mlplatform_stack.hosts import joining
+from mlplatform_stack.hosts import verbs as hosts
+from mlplatform_stack.settings import StackSettings
 
 GPUS = Host(memory=64 * sizing.GIB, cpus=32, accelerator="cuda", gpus=4)
 

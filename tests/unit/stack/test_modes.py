@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import env as stack_env
-from mlplatform.stack import env_file, notebook_file
-from mlplatform.stack.host import Host
+from mlplatform_stack import env as stack_env
+from mlplatform_stack import env_file
+from mlplatform_stack.host import Host
+from mlplatform_stack.notebooks import compose_file as notebook_file
+from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
 

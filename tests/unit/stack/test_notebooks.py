@@ -15,11 +15,13 @@ import yaml
 from compose_files import effective
 
 from mlplatform.errors import HostError, SettingsError
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import declared, doctor, env, notebook_file, notebooks, services, sizing
-from mlplatform.stack.checks.finding import Place
-from mlplatform.stack.checks.health import unconnected_notebooks
-from mlplatform.stack.host import Host
+from mlplatform_stack import declared, doctor, env, services, sizing
+from mlplatform_stack.checks.finding import Place
+from mlplatform_stack.checks.health import unconnected_notebooks
+from mlplatform_stack.host import Host
+from mlplatform_stack.notebooks import compose_file as notebook_file
+from mlplatform_stack.notebooks import verbs as notebooks
+from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
 

@@ -14,9 +14,10 @@ import pytest
 from compose_files import checkout
 
 from mlplatform.errors import HostError, SettingsError
-from mlplatform.stack import backup, declared, rotation, secrets_folder, unfinished
-from mlplatform.stack.rotation import NOT_ROTATED, chosen, generate, install, readers
-from mlplatform.stack.secrets_folder import FILES
+from mlplatform_stack import declared, rotation, secrets_folder, unfinished
+from mlplatform_stack.backup import verbs as backup
+from mlplatform_stack.rotation import NOT_ROTATED, chosen, generate, install, readers
+from mlplatform_stack.secrets_folder import FILES
 
 CHECKOUT = Path(__file__).parents[3]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mlplatform.settings.stack import StackSettings
+from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
 

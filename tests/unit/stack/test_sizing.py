@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import env as stack_env
-from mlplatform.stack import env_file, generated, sizing
-from mlplatform.stack.host import Host
-from mlplatform.stack.sizing import GIB
+from mlplatform_stack import env as stack_env
+from mlplatform_stack import env_file, generated, sizing
+from mlplatform_stack.host import Host
+from mlplatform_stack.settings import StackSettings
+from mlplatform_stack.sizing import GIB
 
 HOSTS = {
     "runner in CI": Host(7 * GIB, 2),

@@ -16,15 +16,15 @@ import pytest
 import yaml
 from compose_files import checkout
 
-from mlplatform import credentials
 from mlplatform.errors import HostError, SettingsError
-from mlplatform.services import store
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import compose, declared, doctor, generated, images, secrets_folder, services, sizing
-from mlplatform.stack import env as stack_env
-from mlplatform.stack.checks import start
-from mlplatform.stack.checks.finding import Finding, Place
-from mlplatform.stack.host import Host
+from mlplatform.secrets import credentials
+from mlplatform_stack import compose, declared, doctor, generated, images, secrets_folder, services, sizing
+from mlplatform_stack import env as stack_env
+from mlplatform_stack.bootstrap import minio as store
+from mlplatform_stack.checks import start
+from mlplatform_stack.checks.finding import Finding, Place
+from mlplatform_stack.host import Host
+from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
 HOST = Host(memory=24 * sizing.GIB, cpus=8)

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from mlplatform.errors import HostError
-from mlplatform.stack import checkout, former, unfinished, upgrade
-from mlplatform.stack.former import Former
+from mlplatform_stack import checkout, former, unfinished, upgrade
+from mlplatform_stack.former import Former
 
 FACTS = {"from": "a" * 40, "to": "b" * 40, "from_version": "1.0", "to_version": "2.0", "only": ""}
 

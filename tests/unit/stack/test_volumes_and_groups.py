@@ -11,7 +11,8 @@ import pytest
 import yaml
 from compose_files import checkout
 
-from mlplatform.stack import declared, notebook_file
+from mlplatform_stack import declared
+from mlplatform_stack.notebooks import compose_file as notebook_file
 
 CHECKOUT = Path(__file__).parents[3]
 COMPOSE = CHECKOUT / "compose"

@@ -19,14 +19,16 @@ from websockets.asyncio.client import connect
 from without_log_in import without_log_in
 
 from mlplatform.errors import UnreachableError
-from mlplatform.gateway.control import hanging, reconciler, starting
-from mlplatform.gateway.errors import RefusedError
-from mlplatform.gateway.http import job_logs, jobs
-from mlplatform.gateway.http.proxy import ReverseProxy
-from mlplatform.gateway.jobs.states import State
-from mlplatform.gateway.jobs.submission import Submission
-from mlplatform.gateway.usage.ledger import milliseconds
 from mlplatform.storage import fence
+from mlplatform_gateway.errors import RefusedError
+from mlplatform_gateway.jobs import api as jobs
+from mlplatform_gateway.jobs import hanging, starting
+from mlplatform_gateway.jobs import loop as reconciler
+from mlplatform_gateway.jobs.states import State
+from mlplatform_gateway.jobs.submission import Submission
+from mlplatform_gateway.logs import job_api as job_logs
+from mlplatform_gateway.ray.proxy import ReverseProxy
+from mlplatform_gateway.usage.ledger import milliseconds
 
 
 async def test_job_starts_and_ends(gateway: Gateway) -> None:

@@ -13,13 +13,13 @@ import httpx
 from ray_head import AUTHORIZED, BOUND_S, CLUSTER_TOKEN, NO_TLS, TOKEN, served
 from stored import database_in
 
-from mlplatform.credentials import write_mlflow_account
-from mlplatform.gateway.app import create_app
-from mlplatform.gateway.control.attempt_tokens import AttemptTokens
-from mlplatform.gateway.jobs.states import Outcome, Verdict
-from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.jobs.submission import Submission
-from mlplatform.settings.gateway import GatewaySettings
+from mlplatform.secrets.credentials import write_mlflow_account
+from mlplatform_gateway.app import create_app
+from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
+from mlplatform_gateway.jobs.states import Outcome, Verdict
+from mlplatform_gateway.jobs.store import JobStore
+from mlplatform_gateway.jobs.submission import Submission
+from mlplatform_gateway.settings import GatewaySettings
 
 PROMETHEUS_PASSWORD = "metrics" * 5
 SHIPPER_TOKEN = "shipper" * 5

@@ -17,9 +17,9 @@ from started_gateway import MLFLOW_PASSWORD, PROMETHEUS_PASSWORD, SHIPPER_TOKEN,
 from websockets.exceptions import InvalidStatus
 
 from mlplatform.contract import MLFLOW_CHANGES, MODEL_DIGESTS
-from mlplatform.gateway.app import create_app
-from mlplatform.gateway.http import access
-from mlplatform.gateway.http.application import application
+from mlplatform_gateway.app import create_app
+from mlplatform_gateway.http import access
+from mlplatform_gateway.http.application import application
 
 PEOPLE = {"owner", "team-mate", "lead", "other", "administrator", "shared token"}
 JOBS = {"attempt of alice", "attempt of bob"}

@@ -14,9 +14,9 @@ from listing_head import UNIT, ListingHead
 from started_gateway import StartedGateway
 from waiting import wait_for
 
+from mlplatform.capacity.resources import Resources, WorkerGroup
 from mlplatform.client.jobs import Jobs
 from mlplatform.errors import CapacityError, JobError, UnreachableError
-from mlplatform.scheduling.resources import Resources, WorkerGroup
 from mlplatform.settings.job import Settings
 
 LISTINGS: dict[str, Any] = json.loads((UNIT / "ray_listings.json").read_text())

@@ -8,7 +8,7 @@ import httpx
 from described import description, schemas
 
 from mlplatform.api.jobs import Job, JobClass
-from mlplatform.scheduling import queue
+from mlplatform_gateway.queue.planner import queue
 
 
 def operation(method: str, path: str) -> dict[str, Any]:

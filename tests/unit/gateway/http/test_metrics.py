@@ -14,8 +14,8 @@ from stored import ray
 from waiting import wait_for
 
 from mlplatform.errors import SettingsError
-from mlplatform.gateway.jobs.states import Outcome
-from mlplatform.warm import notes
+from mlplatform_gateway.jobs.states import Outcome
+from mlplatform_warm import notes
 
 
 def scrape(client: httpx.Client, token: str | None) -> httpx.Response:

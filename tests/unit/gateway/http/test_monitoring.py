@@ -10,9 +10,9 @@ import pytest
 from ray_head import BOUND_S, NO_TLS, Head, served
 from starlette.types import ASGIApp
 
-from mlplatform.gateway.http.application import application
-from mlplatform.gateway.http.auth import GRAFANA, PROMETHEUS, TokenAuth, TokenCheck
-from mlplatform.gateway.http.monitoring import Monitoring, routes
+from mlplatform_gateway.http.application import application
+from mlplatform_gateway.http.auth import GRAFANA, PROMETHEUS, TokenAuth, TokenCheck
+from mlplatform_gateway.monitoring.ray_dashboard import Monitoring, routes
 
 DATA = "sum(ray_data_output_rows{SessionName='session_2026-11-24_16-30-48_539976_8'}) by (dataset, operator)"
 

@@ -22,13 +22,13 @@ from waiting import wait_for
 from without_log_in import without_log_in
 
 from mlplatform.errors import SettingsError, UnreachableError
-from mlplatform.gateway.errors import NoSuchPackageError
-from mlplatform.gateway.http.application import application
-from mlplatform.gateway.http.auth import identified
-from mlplatform.gateway.http.packages import routes
-from mlplatform.gateway.jobs.packages import Packages
-from mlplatform.gateway.people.principal import Principal
 from mlplatform.storage import s3
+from mlplatform_gateway.errors import NoSuchPackageError
+from mlplatform_gateway.http.application import application
+from mlplatform_gateway.http.auth import identified
+from mlplatform_gateway.packages.api import routes
+from mlplatform_gateway.packages.store import Packages
+from mlplatform_gateway.people.principal import Principal
 
 NAME = "_ray_pkg_0123456789abcdef.zip"
 PATH = f"/api/packages/gcs/{NAME}"

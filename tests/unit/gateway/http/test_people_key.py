@@ -15,7 +15,7 @@ from stand_in_minio import ACCOUNT, SECRET, StandInMinio
 from started_gateway import S3_PORT, StartedGateway
 from waiting import wait_for
 
-from mlplatform.gateway.control import people_key
+from mlplatform_gateway.people import s3_key as people_key
 
 PATH = "/platform/storage-credentials"
 

@@ -12,11 +12,11 @@ from ray_head import BOUND_S, NO_TLS, served
 from without_log_in import without_log_in
 
 from mlplatform.api.base import MOST_ENTRIES
-from mlplatform.gateway.http import queue
-from mlplatform.gateway.http.queue import Explanations
-from mlplatform.scheduling import plan
-from mlplatform.scheduling.queue import JobClass, RunningJob, Team, View, WaitingJob
-from mlplatform.scheduling.resources import Node, Request, Resources
+from mlplatform.capacity.resources import Node, Request, Resources
+from mlplatform_gateway.queue import api as queue
+from mlplatform_gateway.queue.api import Explanations
+from mlplatform_gateway.queue.planner import plan
+from mlplatform_gateway.queue.planner.queue import JobClass, RunningJob, Team, View, WaitingJob
 
 NODE = Node("a", True, {"CPU": 4.0, "GPU": 2.0}, {"CPU": 4.0, "GPU": 0.0})
 

@@ -15,8 +15,8 @@ from started_gateway import StartedGateway
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.errors import JobError
-from mlplatform.gateway.jobs.states import Outcome
 from mlplatform.settings.job import Settings
+from mlplatform_gateway.jobs.states import Outcome
 
 
 @pytest.fixture

@@ -13,14 +13,14 @@ from sqlalchemy import Engine
 from starlette.routing import Mount, WebSocketRoute
 from websockets.exceptions import ConnectionClosed
 
-from mlplatform.gateway.audit.log import PLATFORM
-from mlplatform.gateway.http import sessions as http_sessions
-from mlplatform.gateway.http.application import application
-from mlplatform.gateway.http.auth import COOKIE, LOGIN, LOGOUT, TokenAuth, TokenCheck
-from mlplatform.gateway.http.proxy import ReverseProxy
-from mlplatform.gateway.people.sessions import Sessions
-from mlplatform.gateway.people.store import People
-from mlplatform.gateway.people.tokens import Tokens
+from mlplatform_gateway.audit.store import PLATFORM
+from mlplatform_gateway.http.application import application
+from mlplatform_gateway.http.auth import COOKIE, LOGIN, LOGOUT, TokenAuth, TokenCheck
+from mlplatform_gateway.people import sessions_api as http_sessions
+from mlplatform_gateway.people.sessions import Sessions
+from mlplatform_gateway.people.store import People
+from mlplatform_gateway.people.tokens import Tokens
+from mlplatform_gateway.ray.proxy import ReverseProxy
 
 
 @pytest.fixture

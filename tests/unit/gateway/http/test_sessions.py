@@ -16,13 +16,13 @@ from starlette.routing import Mount
 from stored import database_in
 from waiting import wait_for
 
-from mlplatform.gateway.database.engine import connect
-from mlplatform.gateway.http.application import application
-from mlplatform.gateway.http.auth import COOKIE, LOGIN, LOGOUT, TokenAuth, TokenCheck
-from mlplatform.gateway.http.proxy import ReverseProxy
-from mlplatform.gateway.http.sessions import routes
-from mlplatform.gateway.people.schema import SessionRow
-from mlplatform.gateway.people.sessions import Sessions
+from mlplatform_gateway.database.engine import connect
+from mlplatform_gateway.http.application import application
+from mlplatform_gateway.http.auth import COOKIE, LOGIN, LOGOUT, TokenAuth, TokenCheck
+from mlplatform_gateway.people.schema import SessionRow
+from mlplatform_gateway.people.sessions import Sessions
+from mlplatform_gateway.people.sessions_api import routes
+from mlplatform_gateway.ray.proxy import ReverseProxy
 
 BROWSER = {"User-Agent": "Mozilla/5.0"}
 ECHO = "/echo"

@@ -13,8 +13,8 @@ from described import schemas
 from ray_head import BOUND_S
 from started_gateway import StartedGateway
 
-from mlplatform.gateway.http import usage as http_usage
-from mlplatform.gateway.jobs.states import Outcome
+from mlplatform_gateway.jobs.states import Outcome
+from mlplatform_gateway.usage import api as http_usage
 
 YEAR = 365 * 86400
 

@@ -13,8 +13,8 @@ from listing_head import RECORDED, ListingHead
 from ray_head import TOKEN
 from started_gateway import StartedGateway
 
-from mlplatform.gateway.http.auth import FRONT_PAGE, LOGIN_PAGE
-from mlplatform.gateway.jobs.overview import SHOWN
+from mlplatform_gateway.http.auth import FRONT_PAGE, LOGIN_PAGE
+from mlplatform_gateway.jobs.overview import SHOWN
 
 Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
 

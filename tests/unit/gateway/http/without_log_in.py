@@ -6,10 +6,10 @@ from fastapi import APIRouter, FastAPI
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mlplatform.gateway.http.application import application
-from mlplatform.gateway.http.auth import identified
-from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.people.principal import SHARED
+from mlplatform_gateway.http.application import application
+from mlplatform_gateway.http.auth import identified
+from mlplatform_gateway.jobs.store import JobStore
+from mlplatform_gateway.people.principal import SHARED
 
 
 class _AsShared:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from described import schemas
 
-from mlplatform.gateway.jobs import states
-from mlplatform.gateway.jobs.states import (
+from mlplatform_gateway.jobs import states
+from mlplatform_gateway.jobs.states import (
     Leaving,
     Outcome,
     RestartCounts,

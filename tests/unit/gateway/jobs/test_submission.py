@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mlplatform.errors import JobError
-from mlplatform.gateway.jobs.submission import Submission
+from mlplatform_gateway.jobs.submission import Submission
 
 TINY = 1e-320
 """A number by which no free amount can be divided."""

@@ -18,13 +18,14 @@ from waiting import until
 from without_log_in import without_log_in
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.gateway.http import job_logs, jobs
-from mlplatform.gateway.http.proxy import ReverseProxy
-from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.logs import writer
-from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.settings.job import Settings
 from mlplatform.storage.objects import FolderStore
+from mlplatform_gateway.jobs import api as jobs
+from mlplatform_gateway.jobs.store import JobStore
+from mlplatform_gateway.logs import job_api as job_logs
+from mlplatform_gateway.logs import writer
+from mlplatform_gateway.logs.store import JobLogs
+from mlplatform_gateway.ray.proxy import ReverseProxy
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -14,10 +14,10 @@ from log_files import DRIVER, EARLY_WORKER, NODE, SESSION, WORKER, printed, runn
 from without_log_in import without_log_in
 
 from mlplatform.errors import StorageError
-from mlplatform.gateway.errors import UnknownJobError
-from mlplatform.gateway.http import logs as http_logs
-from mlplatform.gateway.http.headers import ResponseHeaders
-from mlplatform.gateway.logs.store import JobLogs
+from mlplatform_gateway.errors import UnknownJobError
+from mlplatform_gateway.http.headers import ResponseHeaders
+from mlplatform_gateway.logs import api as http_logs
+from mlplatform_gateway.logs.store import JobLogs
 
 pytestmark = pytest.mark.timeout(60)
 

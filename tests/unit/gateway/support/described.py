@@ -9,7 +9,7 @@ from typing import Any
 
 from started_gateway import StartedGateway
 
-from mlplatform.gateway.app import create_app
+from mlplatform_gateway.app import create_app
 
 
 @cache

@@ -13,12 +13,12 @@ import uvicorn
 from waiting import until
 from without_log_in import without_log_in
 
-from mlplatform.gateway.errors import JobGoneError
-from mlplatform.gateway.http import logs
-from mlplatform.gateway.http.headers import ResponseHeaders
-from mlplatform.gateway.logs.shipper import LogShipper
-from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.storage.objects import FolderStore
+from mlplatform_gateway.errors import JobGoneError
+from mlplatform_gateway.http.headers import ResponseHeaders
+from mlplatform_gateway.logs import api as logs
+from mlplatform_gateway.logs.shipper import LogShipper
+from mlplatform_gateway.logs.store import JobLogs
 
 NODE, SESSION = "ray-worker-0", "session_2026-11-21_08-52-55_745928_1"
 DRIVER = "job-driver-train--1-0a1b2c.log"

@@ -11,8 +11,8 @@ from sqlalchemy import Row
 from stored import LOST, SUCCEEDED, begin, do, end, ray, submitted
 
 from mlplatform.api.usage import By
-from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.usage.report import UsageReader
+from mlplatform_gateway.jobs.store import JobStore
+from mlplatform_gateway.usage.report import UsageReader
 
 
 def add(store: JobStore, job_id: str, gpus: float, person: str | None = None, team: str | None = None) -> int:

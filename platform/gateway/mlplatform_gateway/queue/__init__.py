@@ -1,0 +1,1 @@
+"""The queue: its planner, what it knows of jobs and nodes, and its routes."""
