@@ -175,11 +175,13 @@ lock: .venv/cli  ## Pin packages and images with hashes (ONLY=extra: those of ex
 
 # --- Set-up: one virtual environment that grows as verbs need it, and a light one for style and unit tests ---
 
-.venv/cli: platform/requirements.txt platform/pyproject.toml platform/mlplatform.pth $(if $(BUNDLE),| unbundle)
+DISTRIBUTIONS = mlplatform gateway stack warm
+EDITABLE = --no-deps --no-build-isolation $(DISTRIBUTIONS:%=--editable platform/%)
+.venv/cli: platform/requirements.txt platform/pyproject.toml $(DISTRIBUTIONS:%=platform/%/pyproject.toml) platform/mlplatform/mlplatform.pth $(if $(BUNDLE),| unbundle)
 	platform/venv.sh .venv
 	.venv/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
-	.venv/bin/uv pip install --quiet --python .venv --no-deps --no-build-isolation --editable platform
-	$(if $(PYTHONDONTWRITEBYTECODE),.venv/bin/python -m compileall -q platform/src)
+	.venv/bin/uv pip install --quiet --python .venv $(EDITABLE)
+	$(if $(PYTHONDONTWRITEBYTECODE),.venv/bin/python -m compileall -q $(DISTRIBUTIONS:%=platform/%))
 	@touch $@
 
 .venv/train: images/ray/requirements.txt .venv/cli
@@ -195,7 +197,7 @@ LIGHT_LOCKS = images/platform/requirements.txt tests/requirements.txt tests/unit
 .venv/light/ready: tests/unit/requirements.in $(LIGHT_LOCKS) .venv/cli
 	platform/venv.sh .venv/light
 	.venv/bin/uv pip install --quiet --python .venv/light --requirement $< $(LIGHT_LOCKS:%=--constraint %)
-	.venv/bin/uv pip install --quiet --python .venv/light --no-deps --no-build-isolation --editable platform
+	.venv/bin/uv pip install --quiet --python .venv/light $(EDITABLE)
 	@touch $@
 
 .PHONY: help demo env build up bundle unbundle down status doctor logs data smoke notebook ci backup restore rotate host-token join hosts remove-host leave prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench nightly nightly-stack nightly-unit nightly-embedded tutorial lock

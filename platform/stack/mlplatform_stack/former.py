@@ -17,6 +17,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import mlplatform
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform_stack import images
@@ -46,8 +47,8 @@ class Former:
 
     def save(self, facts: dict[str, str]) -> None:
         """Save everything but the databases, and keep the images that the containers use."""
-        package = Path(__file__).parents[1]
-        shutil.copytree(package, self.program / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+        for package in (Path(mlplatform.__path__[0]), Path(__file__).parent):
+            shutil.copytree(package, self.program / package.name, ignore=shutil.ignore_patterns("__pycache__"))
         for path in self._files():
             target = self._settings / path.relative_to(self._root)
             target.parent.mkdir(parents=True, exist_ok=True)

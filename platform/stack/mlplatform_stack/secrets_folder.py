@@ -32,7 +32,7 @@ from mlplatform_stack import declared
 from mlplatform_stack.bootstrap.minio import RIGHTS, metrics_token
 from mlplatform_stack.settings import StackSettings
 
-_ALERTMANAGER = Path(__file__).parents[4] / "docker/alertmanager/alertmanager.example.yml"
+_ALERTMANAGER = Path(__file__).parents[3] / "docker/alertmanager/alertmanager.example.yml"
 """Configuration in the checkout from which the package is installed, on a host."""
 
 

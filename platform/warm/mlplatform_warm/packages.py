@@ -1,8 +1,18 @@
-"""Packages that templates import: those of most jobs, and of Ray's own processes."""
+"""Packages that templates import: those of most jobs, of Ray's own processes, and what other distributions name.
+
+An entry point of the group `mlplatform_warm.base` names a module for the base template, one of `mlplatform_warm.ray` a
+module for the templates of drivers and workers.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import entry_points
+
+
+def _named(group: str) -> tuple[str, ...]:
+    return tuple(sorted(entry.module for entry in entry_points(group=f"mlplatform_warm.{group}")))
+
 
 _BASE = (
     "numpy",
@@ -31,8 +41,7 @@ _BASE = (
     "pydantic.v1",
     "rich.console",
     "mlflow.system_metrics.system_metrics_monitor",
-    "mlplatform.tracking.run",
-    "mlplatform.compat.torch_library",
+    *_named("base"),
 )
 """Imported by the base template. Nothing here may load Ray, whose configuration belongs to a driver or a job.
 
@@ -62,8 +71,7 @@ _RAY = (
     "ray.train.torch",
     "ray.train.lightning",
     "ray.tune",
-    "mlplatform.settings.job",
-    "mlplatform.training.config",
+    *_named("ray"),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -71,9 +72,9 @@ def test_pin_of_ray_is_version_that_compat_was_read_in() -> None:
     """A change of the pin needs tests/stack/test_losses.py and tests/stack/test_failures.py as well."""
     pinned = re.search(r"^ray==([\d.]+)", (CHECKOUT / "images/ray/requirements.txt").read_text(), re.MULTILINE)
     assert pinned
-    folder = CHECKOUT / "platform/src/mlplatform/compat"
+    folder = CHECKOUT / "platform"
     seen = {
         file.name: re.findall(r"[Ss]een in Ray (\d+\.\d+\.\d+)", file.read_text())
-        for file in sorted(folder.glob("ray_*.py"))
+        for file in sorted(chain(folder.glob("*/*/compat/ray_*.py"), folder.glob("warm/*/ray/[!_]*.py")))
     }
     assert {name: versions for name, versions in seen.items() if set(versions) != {pinned[1]}} == {}

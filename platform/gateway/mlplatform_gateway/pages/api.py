@@ -16,7 +16,6 @@ from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 
 from mlplatform.errors import UnreachableError
-from mlplatform.settings.host import LOOPBACK
 from mlplatform_gateway.http import request_body
 from mlplatform_gateway.http.access import OPEN, USERS, of_job
 from mlplatform_gateway.http.auth import FRONT_PAGE, INVALID, LOGIN_PAGE, STATIC, TokenCheck, principal_of
@@ -152,7 +151,7 @@ def _address(request: Request, tool: Tool) -> str:
     resolves = "Safari" not in agent or "Chrom" in agent  # Safari does not resolve names below `localhost`
     if tool.name and host.startswith("ray."):
         host = f"{tool.name}.{host.removeprefix('ray.')}"
-    elif tool.name and host in ("localhost", LOOPBACK) and request.url.scheme == "http" and resolves:
+    elif tool.name and host in ("localhost", "127.0.0.1") and request.url.scheme == "http" and resolves:
         host = f"{tool.name}.localhost"
     return f"{request.url.scheme}://{host}:{tool.port}"
 

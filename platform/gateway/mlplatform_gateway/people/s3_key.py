@@ -24,8 +24,8 @@ from mlplatform.errors import AccessError, PlatformError
 from mlplatform.secrets.credentials import read_s3_account
 from mlplatform_gateway.database.engine import Store, transaction
 from mlplatform_gateway.jobs.containment import repeat
+from mlplatform_gateway.people.minio import AccessKeys
 from mlplatform_gateway.people.schema import PersonRow, TokenRow
-from mlplatform_stack.bootstrap.minio import AccessKeys
 
 _PASS_SECONDS = 20.0
 

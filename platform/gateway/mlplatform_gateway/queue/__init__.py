@@ -1,1 +1,1 @@
-"""The queue: its planner, what it knows of jobs and nodes, and its routes."""
+"""The queue: its planner, its picture of jobs and nodes, and its routes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import entry_points
 
 import typer
 
@@ -25,7 +26,6 @@ from mlplatform.cli import (
     usage,
 )
 from mlplatform.errors import PlatformError
-from mlplatform_stack import cli as stack
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -52,10 +52,14 @@ app.add_typer(tokens.app, name="tokens")
 app.add_typer(secrets.app, name="secrets")
 app.add_typer(models.app, name="models")
 app.add_typer(data.app, name="data")
-app.command("env")(stack.shell_env)
-app.command("doctor")(stack.check)
 app.add_typer(local.app, name="local")
-app.add_typer(stack.app, name="stack")
+for entry in sorted(entry_points(group="mlplatform.commands")):
+    # Of other distributions: a group of commands, or a single one. mlplatform-stack adds the verbs of a host.
+    added = entry.load()
+    if isinstance(added, typer.Typer):
+        app.add_typer(added, name=entry.name)
+    else:
+        app.command(entry.name)(added)
 
 
 def main() -> None:

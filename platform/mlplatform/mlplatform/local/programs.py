@@ -19,10 +19,12 @@ from mlplatform.secrets.credentials import fernet_key
 from mlplatform.settings.environment import environment
 from mlplatform.settings.node import NodeSettings
 from mlplatform.settings.services import OfGateway
-from mlplatform_gateway.settings import GatewaySettings
 from mlplatform_warm import client
 
 _OBJECT_STORE_BYTES = 500_000_000
+
+_NO_SETTINGS = dict.fromkeys(OfGateway.variables(), "")
+"""Settings of a stack have names that shells export for other programs; here they are empty, so that defaults apply."""
 
 
 def start(name: str, home: Home, instance: Instance) -> Process:
@@ -122,16 +124,17 @@ def _mlflow(home: Home, instance: Instance) -> tuple[list[str], dict[str, str]]:
 def _gateway(home: Home, instance: Instance) -> tuple[list[str], dict[str, str]]:
     folder = home.path / "gateway"
     (folder / "files").mkdir(parents=True, exist_ok=True)
-    return [sys.executable, "-m", "mlplatform_gateway"], _gateway_variables(
-        listen=LOOPBACK,
-        port=httpx.URL(instance.ray_address).port,
-        gateway=instance.ray_address,
-        cluster_token_path=home.cluster_token,
-        head=instance.dashboard_address,
-        head_agent=f"http://{LOOPBACK}:{instance.agent_port}",
-        database=f"sqlite:///{folder / 'gateway.db'}",
-        files=folder / "files",
-    )
+    return [sys.executable, "-m", "mlplatform_gateway"], {
+        **_NO_SETTINGS,
+        "MLPLATFORM_GATEWAY_LISTEN": LOOPBACK,
+        "MLPLATFORM_GATEWAY_PORT": str(httpx.URL(instance.ray_address).port),
+        "MLPLATFORM_GATEWAY": instance.ray_address,
+        "MLPLATFORM_CLUSTER_TOKEN_PATH": str(home.cluster_token),
+        "MLPLATFORM_GATEWAY_HEAD": instance.dashboard_address,
+        "MLPLATFORM_GATEWAY_HEAD_AGENT": f"http://{LOOPBACK}:{instance.agent_port}",
+        "MLPLATFORM_GATEWAY_DATABASE": f"sqlite:///{folder / 'gateway.db'}",
+        "MLPLATFORM_GATEWAY_STORE": str(folder / "files"),
+    }
 
 
 def _log_shipper(home: Home, instance: Instance) -> tuple[list[str], dict[str, str]]:
@@ -144,19 +147,11 @@ def _log_shipper(home: Home, instance: Instance) -> tuple[list[str], dict[str, s
             old.unlink()
     link.unlink(missing_ok=True)
     link.symlink_to(instance.ray_folder)
-    return [sys.executable, "-m", "mlplatform_gateway.logs.shipper"], _gateway_variables(
-        gateway=instance.ray_address, node_logs=nodes
-    )
-
-
-def _gateway_variables(**values: object) -> dict[str, str]:
-    """Return the variables that set these fields of `GatewaySettings`.
-
-    Settings of a stack have names that shells export for other programs; here they are empty, so that defaults apply.
-    """
-    fields = GatewaySettings.model_fields
-    ours = {str(fields[name].validation_alias): str(value) for name, value in values.items()}
-    return {**dict.fromkeys(OfGateway.variables(), ""), **ours}
+    return [sys.executable, "-m", "mlplatform_gateway.logs.shipper"], {
+        **_NO_SETTINGS,
+        "MLPLATFORM_GATEWAY": instance.ray_address,
+        "MLPLATFORM_NODE_LOGS": str(nodes),
+    }
 
 
 PROGRAMS: Mapping[str, Callable[[Home, Instance], tuple[list[str], dict[str, str]]]] = {

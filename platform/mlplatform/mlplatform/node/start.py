@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,19 +11,8 @@ from typing import Any
 from mlplatform.compat import ray_commands
 from mlplatform.node import files as ray_files
 from mlplatform.node import gpu_watch
-from mlplatform.settings.environment import environment, set_environment
 from mlplatform.settings.node import NodeSettings
-from mlplatform_warm import client, notes
-
-_SHEBANG_BYTES = 120
-
-_PYTHON = """{shebang}
-import sys
-sys.path.insert(0, {root!r})
-from mlplatform_warm.client import python
-python()
-"""
-
+from mlplatform_warm.ray import node
 
 _STACK_START_SECONDS = {"head": 40.0, "worker": 20.0}
 """The stack's other services start meanwhile; imports on each node would compete with them for the host's CPUs. The
@@ -44,7 +30,7 @@ def prepare(parameters: Any, head: bool) -> None:
     folder = Path(tempfile.gettempdir())
     remove_leftovers(folder / "ray")
     gpu_watch.start()
-    start_templates(folder / "warm", _STACK_START_SECONDS["head" if head else "worker"], head=head)
+    _start_templates(folder / "warm", _STACK_START_SECONDS["head" if head else "worker"], head=head)
 
 
 def prepare_local(parameters: Any, head: bool) -> None:
@@ -56,7 +42,7 @@ def prepare_local(parameters: Any, head: bool) -> None:
     """
     ray_commands.prepare_node(parameters)
     ray_commands.disable_client_server(parameters)
-    start_templates(Path(parameters.temp_dir) / "warm")
+    _start_templates(Path(parameters.temp_dir) / "warm")
 
 
 def remove_leftovers(sessions: Path) -> None:
@@ -66,53 +52,6 @@ def remove_leftovers(sessions: Path) -> None:
     subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 
-def start_templates(folder: Path, wait_seconds: float = 0, *, head: bool = False) -> None:
-    """Start the base template, which ends with this process, and put its `python` first on the PATH of jobs.
-
-    Args:
-        folder: of the templates' sockets and of the node's log of starts; it is emptied first.
-        wait_seconds: time before it begins to import.
-        head: import only what Ray's own actors need.
-    """
-    if not NodeSettings.load().warm_start:
-        return
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "bin").mkdir(parents=True, mode=0o700)
-    folder.chmod(0o700)
-    _write_python(folder / "bin")
-    set_environment(
-        {
-            client.SOCKETS: str(folder),
-            notes.REASON: str(folder / "starts.jsonl"),
-            "PATH": f"{folder / 'bin'}:{environment().get('PATH', '')}",
-        }
-    )
-    with (folder / "template.log").open("ab") as log:
-        subprocess.Popen(
-            [sys.executable, "-m", "mlplatform_warm", str(folder), str(wait_seconds), *(["head"] if head else [])],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-
-
-def _shebang(python: str) -> str:
-    """Return the first lines of a Python file that the kernel starts by an interpreter, in isolated mode.
-
-    Linux cuts the line at a space and after 127 bytes (255 since 5.1); then a shell starts it, to which Python's string
-    of three quotes is a command.
-    """
-    if " " not in python and len(os.fsencode(python)) < _SHEBANG_BYTES:
-        return f"#!{python} -IS"
-    quoted = re.sub(r'(["\\$`])', r"\\\1", python)
-    return f"""#!/bin/sh
-'''exec' "{quoted}" -IS "$0" "$@"
-' '''"""
-
-
-def _write_python(folder: Path) -> None:
-    """Write the `python` that jobs find first: a client of the template."""
-    content = _PYTHON.format(shebang=_shebang(sys.executable), root=str(Path(client.__file__).parents[2]))
-    for name in ("python", "python3", f"python{sys.version_info.major}.{sys.version_info.minor}"):
-        (folder / name).write_text(content)
-        (folder / name).chmod(0o700)
+def _start_templates(folder: Path, wait_seconds: float = 0, *, head: bool = False) -> None:
+    if NodeSettings.load().warm_start:
+        node.start_templates(folder, wait_seconds, head=head)

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,11 +32,19 @@ def revisions() -> dict[str, str]:
     return found
 
 
+def _migrations_of_gateway() -> Path:
+    """The folder in the image, which has the gateway's distribution as well; nothing of it is imported."""
+    found = find_spec("mlplatform_gateway")
+    assert found  # noqa: S101 - the image has it
+    assert found.origin  # noqa: S101
+    return Path(found.origin).parent / "database" / "migrations"
+
+
 def known_revisions() -> dict[str, set[str]]:
     """Return the revisions of each database that this version can upgrade to its own."""
     from alembic.script import ScriptDirectory
 
-    folders = {"gateway": Path(__file__).parents[2] / "gateway" / "migrations", **mlflow_server.migrations()}
+    folders = {"gateway": _migrations_of_gateway(), **mlflow_server.migrations()}
     return {
         name: {script.revision for script in ScriptDirectory(str(folder)).walk_revisions()}
         for name, folder in folders.items()

@@ -11,12 +11,10 @@ import base64
 import hashlib
 import hmac
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from mlplatform.errors import AccessError, StorageError, UnreachableError
 from mlplatform.secrets.credentials import read_s3_account
 from mlplatform.settings.storage import BUCKETS, StorageSettings, quotas_of
 from mlplatform_stack.bootstrap.secret_files import secret
@@ -49,17 +47,6 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
     "people": _PEOPLE,
     "backup": dict.fromkeys(BUCKETS, _READ_VERSIONS),
 }
-
-_KEY_OF_PEOPLE: dict[str, object] = {
-    "Version": "2012-10-17",
-    "Statement": [
-        {"Effect": "Allow", "Action": ["s3:*"], "Resource": ["arn:aws:s3:::*"]},
-        {"Effect": "Deny", "Action": ["s3:*"], "Resource": ["arn:aws:s3:::jobs", "arn:aws:s3:::jobs/*"]},
-        {"Effect": "Deny", "Action": ["s3:DeleteObjectVersion"], "Resource": ["arn:aws:s3:::*"]},
-        {"Effect": "Deny", "Action": ["admin:*"]},
-    ],
-}
-"""Rights of the key of people: those of the gateway's account, except for its own bucket, former versions, and keys."""
 
 # MinIO lets every account do this for itself, whatever its policy allows, unless a policy denies it: make keys that
 # never expire and outlive a rotation, and change its own password, which locks out everybody who shares the account.
@@ -110,60 +97,6 @@ def make_accounts(settings: StorageSettings, root: tuple[str, str]) -> None:
     quotas = quotas_of(settings.bucket_quotas)
     for bucket in BUCKETS:
         admin.bucket_quota_set(bucket, quotas.get(bucket, 0))
-
-
-class AccessKeys:
-    """Access keys below an account, which that account may list, make and delete without being an administrator.
-
-    Args:
-        endpoint: URL of MinIO.
-        account: name and secret of the account.
-    """
-
-    def __init__(self, endpoint: str, account: tuple[str, str]) -> None:
-        self._endpoint, self._account = endpoint, account[0]
-        self._admin = _connect(endpoint, account)
-
-    def names(self) -> list[str]:
-        """Return the names of the keys.
-
-        Raises:
-            UnreachableError, AccessError, StorageError: as of all requests, no answer, or the account or key rejected.
-        """
-        listed = self._request(lambda: self._admin.list_service_account(self._account))
-        return [str(key["accessKey"]) for key in json.loads(listed or "{}").get("accounts") or []]
-
-    def add(self, name: str, secret: str) -> None:
-        """Make a key with the rights of people."""
-        add = self._admin.add_service_account
-        self._request(lambda: add(access_key=name, secret_key=secret, policy=_KEY_OF_PEOPLE, description="people"))
-
-    def delete(self, name: str) -> None:
-        """Delete a key, if it exists."""
-        self._request(lambda: self._admin.delete_service_account(name))
-
-    def _request(self, request: Callable[[], Any]) -> Any:
-        from minio.error import MinioAdminException
-        from urllib3.exceptions import HTTPError
-
-        server = f"The object store at {self._endpoint}"
-        try:
-            return request()
-        except HTTPError as error:
-            raise UnreachableError(
-                f"{server} does not answer ({type(error).__name__}); start it: `make up`."
-            ) from error
-        except MinioAdminException as error:
-            status = int(error._code)
-            if status == 404:  # deleted meanwhile
-                return None
-            if status >= 500:
-                raise UnreachableError(f"{server} is not ready ({status}); wait, or see its log.") from error
-            if status in (401, 403):
-                raise AccessError(
-                    f"{server} rejects the gateway's account ({status}); `make up` sets its password and rights again."
-                ) from error
-            raise StorageError(f"{server} rejects a key ({status}, {error}).") from error
 
 
 def metrics_account(root_password: str) -> tuple[str, str]:

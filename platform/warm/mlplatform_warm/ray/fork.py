@@ -17,12 +17,10 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from typing import Any
 
 import ray.actor
 from ray._private import utils, worker
 
-from mlplatform.compat.patches import around
 from mlplatform_warm import threads
 
 
@@ -54,11 +52,16 @@ def _drawn_in_child() -> bytes:
     return drawn
 
 
-@around(utils, "set_omp_num_threads_if_unset")
-def _then_resize_pools(set_number: Any) -> bool:
-    if changed := bool(set_number()):
+_set_number = utils.set_omp_num_threads_if_unset
+
+
+def _then_resize_pools() -> bool:
+    if changed := bool(_set_number()):
         threads.resize(os.environ)
     return changed
+
+
+utils.set_omp_num_threads_if_unset = _then_resize_pools
 
 
 def _disconnect() -> None:

@@ -82,10 +82,10 @@ def opening_on_training(app: Any) -> Any:
     """Return an ASGI application whose page opens on training in a browser that has not been there before.
 
     MLflow 3.17 has no setting for what its page shows first: the page keeps that in the browser, and its query
-    `workflowType` is lost with the first click. So `/` is a page of ours (`mlflow_first_page.html`), which sets what
+    `workflowType` is lost with the first click. So `/` is a page of ours (`first_page.html`), which sets what
     the browser has no value for, and then opens MLflow's by a query that it ignores.
     """
-    page = resources.files("mlplatform.services").joinpath("mlflow_first_page.html").read_text()
+    page = resources.files("mlplatform_gateway.mlflow.server").joinpath("first_page.html").read_text()
 
     async def opening(scope: Any, receive: Any, send: Any) -> None:
         answer = app
