@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from typer.main import get_command
 
-from mlplatform.cli import app
+from mlplatform.cli.app import app
 from mlplatform_stack.secrets_folder import FILES
 
 ROOT = Path(__file__).parents[1]

@@ -17,7 +17,7 @@ from embedded import SCRIPTS
 from typer.testing import CliRunner
 from waiting import wait_for
 
-from mlplatform.cli import app
+from mlplatform.cli.app import app
 from mlplatform.client.connection import Connection
 from mlplatform.errors import RegistryError, StorageError
 from mlplatform.files import checksums

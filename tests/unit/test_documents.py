@@ -14,7 +14,7 @@ import typer
 import yaml
 
 import mlplatform
-from mlplatform.cli import app
+from mlplatform.cli.app import app
 from mlplatform.client.job_file import JobFile
 
 CHECKOUT = Path(__file__).parents[2]

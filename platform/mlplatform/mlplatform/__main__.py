@@ -1,5 +1,5 @@
 """`python -m mlplatform` is the command line too."""
 
-from mlplatform.cli import main
+from mlplatform.cli.app import main
 
 main()

@@ -10,7 +10,7 @@ import pytest
 import typer.main
 from command_line import Serve, mlplatform
 
-from mlplatform.cli import app
+from mlplatform.cli.app import app
 
 PRINTS = {"print_list", "print_table", "print_json"}
 
