@@ -131,7 +131,7 @@ def test_settings_are_restored_whole(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert generated.read_text() == "old\n"
     assert list(generated.parent.iterdir()) == [generated]
     assert not of_service.exists()
-    assert (folder / "program" / "mlplatform" / "stack" / "upgrade.py").is_file()
+    assert (folder / "program" / "mlplatform_stack" / "upgrade.py").is_file()
 
 
 def test_reason_is_first_line_and_never_empty() -> None:

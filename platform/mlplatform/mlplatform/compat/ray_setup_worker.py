@@ -1,4 +1,4 @@
-"""Beginning of each worker process: warm start's, which gets the secrets of the job's owner besides.
+"""Beginning of each worker process: warm start's, with the secrets of the job's owner. Seen in Ray 2.60.0.
 
 `ray_commands.prepare_node` installs it.
 """
