@@ -42,7 +42,7 @@ env: .venv/cli  ## Write .env and secrets/; keeps what exists, except the versio
 	@$(CLI) stack env
 
 build: env  ## Build the images
-	@.venv/bin/python -m mlplatform.stack.engine
+	@.venv/bin/python -m mlplatform_stack.engine
 	$(if $(BUNDLE),,$(COMPOSE) --profile '*' build storage-init $$($(COMPOSE) config --images | sed -n 's/^mlplatform-\(minio\):.*/\1/p') ray-head proxy)
 	$(if $(BUNDLE),,$(COMPOSE) --profile '*' build notebook hub)
 
@@ -79,7 +79,7 @@ smoke:  ## Train the main job on the running stack, submitted from the notebook 
 notebook: .venv/cli  ## Make a notebook for one person, with files, token and network of its own (PERSON=alice; REMOVE=1 keeps its files)
 	@$(CLI) stack notebook "$(or $(PERSON),$(error Set PERSON= to a name of `mlplatform people list`))" $(if $(REMOVE),--remove)
 
-ci: .venv/cli  ## Run a job on a small stack of its own, then a check (JOB="folder -- command" CHECK="command"; jobs/CI.md)
+ci: .venv/cli  ## Run a job on a small stack of its own, then a check (JOB="folder -- command" CHECK="command"; docs/operating.md)
 	@$(if $(JOB),,$(error Set JOB="folder -- command"))$(CLI) stack ci "$$JOB" $(if $(CHECK),"$$CHECK") --logs "$(or $(LOGS),ci-logs)"
 
 host-token: build  ## Write the file with which another machine joins (NAME=its name, ADDRESS=this host's, as it reaches it)
@@ -119,11 +119,14 @@ destroy:  ## Remove the stack with all of its data, after asking
 
 # --- Work on it: CONTRIBUTING.md has the details and how long each verb takes; PYTEST="..." adds options ---
 
-format: .venv/light/ready  ## Format the code and apply safe fixes
+format: .venv/light/ready  ## Format the code, apply safe fixes, and write .env.example and the README's table of pages
 	$(LIGHT)/ruff check --quiet --fix-only . && $(LIGHT)/ruff format .
+	$(LIGHT)/python platform/env_example.py .env.example
+	$(LIGHT)/python tests/page_table.py
 
 style: .venv/light/ready  ## Check style, structure, wording and import layers (seconds; without torch, Ray and MLflow)
 	$(LIGHT)/ruff check . && $(LIGHT)/ruff format --check .
+	$(LIGHT)/python platform/env_example.py .env.example --check
 	$(LIGHT)/python tests/structure.py
 	$(LIGHT)/python tests/official/facts.py
 	$(LIGHT)/lint-imports --no-cache --no-logo
@@ -168,15 +171,17 @@ tutorial: .venv/dev  ## Run the branches of the public gourmetgram-train on the 
 
 lock: .venv/cli  ## Pin packages and images with hashes (ONLY=extra: those of extra-requirements.in, ONLY=images: pull those of others and compare them with tests/official/facts.toml; UPGRADE=1: newest versions)
 	$(if $(filter images,$(ONLY)),.venv/bin/python tests/official/compare.py --pull,ONLY="$(ONLY)" images/lock.sh $(if $(UPGRADE),--upgrade))
-	$(if $(filter-out images,$(ONLY)),,@.venv/bin/python -m mlplatform.stack.image_lock $(if $(UPGRADE),--upgrade))
+	$(if $(filter-out images,$(ONLY)),,@.venv/bin/python -m mlplatform_stack.image_lock $(if $(UPGRADE),--upgrade))
 
 # --- Set-up: one virtual environment that grows as verbs need it, and a light one for style and unit tests ---
 
-.venv/cli: platform/requirements.txt platform/pyproject.toml platform/mlplatform.pth $(if $(BUNDLE),| unbundle)
+DISTRIBUTIONS = mlplatform gateway stack warm
+EDITABLE = --no-deps --no-build-isolation $(DISTRIBUTIONS:%=--editable platform/%)
+.venv/cli: platform/requirements.txt platform/pyproject.toml $(DISTRIBUTIONS:%=platform/%/pyproject.toml) platform/mlplatform/mlplatform.pth $(if $(BUNDLE),| unbundle)
 	platform/venv.sh .venv
 	.venv/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
-	.venv/bin/uv pip install --quiet --python .venv --no-deps --no-build-isolation --editable platform
-	$(if $(PYTHONDONTWRITEBYTECODE),.venv/bin/python -m compileall -q platform/src)
+	.venv/bin/uv pip install --quiet --python .venv $(EDITABLE)
+	$(if $(PYTHONDONTWRITEBYTECODE),.venv/bin/python -m compileall -q $(DISTRIBUTIONS:%=platform/%))
 	@touch $@
 
 .venv/train: images/ray/requirements.txt .venv/cli
@@ -192,7 +197,7 @@ LIGHT_LOCKS = images/platform/requirements.txt tests/requirements.txt tests/unit
 .venv/light/ready: tests/unit/requirements.in $(LIGHT_LOCKS) .venv/cli
 	platform/venv.sh .venv/light
 	.venv/bin/uv pip install --quiet --python .venv/light --requirement $< $(LIGHT_LOCKS:%=--constraint %)
-	.venv/bin/uv pip install --quiet --python .venv/light --no-deps --no-build-isolation --editable platform
+	.venv/bin/uv pip install --quiet --python .venv/light $(EDITABLE)
 	@touch $@
 
 .PHONY: help demo env build up bundle unbundle down status doctor logs data smoke notebook ci backup restore rotate host-token join hosts remove-host leave prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench nightly nightly-stack nightly-unit nightly-embedded tutorial lock

@@ -3,11 +3,17 @@
 # like settings, and its own, which shells export for other programs (as mlplatform/stack/shell.py does).
 cd "$(dirname "$0")/.." || exit
 names() {
-    grep -rhoE '\$\{\w+' compose --include='*.yaml' | cut -c3- | grep -viE '_(digest|proxy)$'
+    {
+        grep -rhoE '\$\{\w+' compose --include='*.yaml' | cut -c3-
+        grep -oE '^\w+' .env.example
+    } | grep -viE '_(digest|proxy)$'
     env | grep -oE '^COMPOSE_\w+'
     echo DOCKER_BUILDKIT DOCKER_DEFAULT_PLATFORM
 }
 # shellcheck disable=SC2046
 unset $(names)
-eval "$(PYTHONPATH=platform/src .venv/bin/python -m mlplatform.settings.proxies 2>/dev/null)"
-exec docker compose --env-file .env --file compose/compose.yaml "$@"
+eval "$(PYTHONPATH=platform/mlplatform .venv/bin/python -m mlplatform.settings.proxies 2>/dev/null)"
+# As after a `git pull`: `make up` writes them at each start.
+[ ! -e .env ] || [ -e compose/stack.generated.yaml ] || make --no-print-directory env </dev/null >&2 || exit
+# What .env lacks has its default.
+exec docker compose --env-file .env.example --env-file .env --file compose/compose.yaml "$@"

@@ -6,8 +6,8 @@
 The lesson: your `Trainer` stays unchanged. `prepare_trainer` makes it read Ray Data's shards, and
 `RayTrainReportCallback` reports each saved checkpoint. The platform logs these metrics to the job's run and stores the
 checkpoints, so set `report_to="none"`; otherwise the Trainer opens a second run. With `--die-at-step`, one worker is
-killed once, and all workers resume from the last checkpoint. Model and tokenizer are created here; the lessons'
-README.md explains how to cache pretrained ones.
+killed once, and all workers resume from the last checkpoint. Model and tokenizer are created here; `make data FROM=`
+on the host caches pretrained ones.
 """
 
 import argparse

@@ -29,7 +29,7 @@ from workbench import Bench, NotMeasuredError
 from mlplatform.client.jobs import Jobs
 from mlplatform.errors import HostError, PlatformError
 from mlplatform.settings.job import Settings
-from mlplatform.stack import docker, env
+from mlplatform_stack import docker, env
 
 RESULTS = CHECKOUT / ".bench" / "results.json"
 NEEDED = {"notebook", "gateway", "ray-head", "ray-worker-0", "ray-worker-1", "mlflow"}

@@ -19,7 +19,7 @@ _PROGRAMS_OF_NODE = ("raylet", "docker-init", "tini")
 _TITLES_OF_NODE = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 _SCRIPTS_OF_NODE = re.compile(r"/bin/ray$|/log_monitor\.py$|/dashboard/agent\.py$|/runtime_env/agent/main\.py$")
 
-_TEMPLATES = "mlplatform.warm"
+_TEMPLATES = "mlplatform_warm"
 
 
 def node_memory(bench: Bench, workers: int, is_cold: bool) -> float:

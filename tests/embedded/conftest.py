@@ -13,8 +13,8 @@ from embedded import CURRENT_TEST, command, processes
 from mlplatform.local.platform import LocalPlatform
 from mlplatform.settings.job import Settings
 from mlplatform.settings.job import settings as process_settings
-from mlplatform.warm import notes
-from mlplatform.warm.variables import OF_DRIVERS
+from mlplatform_warm import notes
+from mlplatform_warm.variables import OF_DRIVERS
 
 # Rewritten assertions show the compared values, as in test files.
 pytest.register_assert_rewrite(*(file.stem for file in (Path(__file__).parents[1] / "lessons").glob("*lesson*.py")))
@@ -57,6 +57,8 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalPlatform]:
     with pytest.MonkeyPatch.context() as patch:
         # Packages read it, and it changes, so no later process would start warm.
         patch.delenv(CURRENT_TEST)
+        # A shell's, for another program; a setting of a stack has the same name.
+        patch.setenv("GRACE_SECONDS", "long")
         platform.up()
     yield platform
     platform.down()

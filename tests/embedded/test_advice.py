@@ -7,7 +7,7 @@ import pytest
 import torch
 from huggingface_hub import hf_hub_download, snapshot_download
 
-from mlplatform import advice
+from mlplatform.text import advice
 from mlplatform.tracking import run
 
 pytestmark = pytest.mark.usefixtures("clean_environment")

@@ -9,7 +9,8 @@ import pytest
 from embedded import JOBS, command, processes, runs_of
 from waiting import wait_for
 
-from mlplatform.client.jobs import Attempt, Jobs, report_in
+from mlplatform.api.jobs import Attempt
+from mlplatform.client.jobs import Jobs, report_in
 from mlplatform.contract import TAG_ROLE
 from mlplatform.local.instance import Home
 from mlplatform.local.platform import LocalPlatform

@@ -10,10 +10,10 @@ from waiting import wait_for
 
 from mlplatform.client.connection import Connection
 from mlplatform.client.jobs import Jobs
-from mlplatform.gateway.control.leftovers import PREFIX
 from mlplatform.local.instance import Home
 from mlplatform.local.platform import LocalPlatform
 from mlplatform.settings.job import Settings
+from mlplatform_gateway.ray.leftovers import PREFIX
 
 SCRIPT = """
 import sys, time

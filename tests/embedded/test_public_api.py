@@ -27,7 +27,7 @@ def test_submitting_loads_nothing_heavy() -> None:
 
 @pytest.mark.parametrize("words", [[], ["submit"], ["local"], ["local", "demo"], ["models"], ["data"]])
 def test_help_loads_nothing_heavy(words: list[str]) -> None:
-    loaded = loaded_by(f"from mlplatform.cli import app; app({[*words, '--help']}, standalone_mode=False)")
+    loaded = loaded_by(f"from mlplatform.cli.app import app; app({[*words, '--help']}, standalone_mode=False)")
     assert "typer" in loaded
     assert not HEAVY & loaded
 

@@ -17,7 +17,7 @@ from embedded import SCRIPTS
 from typer.testing import CliRunner
 from waiting import wait_for
 
-from mlplatform.cli import app
+from mlplatform.cli.app import app
 from mlplatform.client.connection import Connection
 from mlplatform.errors import RegistryError, StorageError
 from mlplatform.files import checksums
@@ -94,7 +94,7 @@ def lines_of(process: subprocess.Popen[str]) -> queue.Queue[str]:
 
 
 def add_webhook(url: str, secret: str) -> Any:
-    """A webhook for promotions, as the README says."""
+    """A webhook for promotions, as docs/lessons.md says."""
     from mlflow import MlflowClient
 
     return MlflowClient().create_webhook("promotions", url, ["model_version_alias.created"], secret=secret)

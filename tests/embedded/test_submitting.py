@@ -15,10 +15,10 @@ import pytest
 from embedded import runs_of, succeeded
 from waiting import wait_for
 
+from mlplatform.capacity.resources import WorkerGroup
 from mlplatform.client.jobs import Jobs
 from mlplatform.contract import REPORT
 from mlplatform.errors import CapacityError
-from mlplatform.scheduling.resources import WorkerGroup
 from mlplatform.settings.job import Settings
 
 PRINT_SETTINGS = """

@@ -8,8 +8,8 @@ from pathlib import Path
 from command_line import mlplatform
 from waiting import wait_for
 
+from mlplatform.capacity.resources import Resources
 from mlplatform.client.jobs import Jobs
-from mlplatform.scheduling.resources import Resources
 from mlplatform.settings.job import Settings
 
 BUSY = """

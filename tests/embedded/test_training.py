@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from embedded import SCRIPTS, command, processes, succeeded
+from embedded import SCRIPTS, command, processes, runs_of, succeeded
 
 from mlplatform.client.jobs import Jobs, report_in
 from mlplatform.local.platform import LocalPlatform
@@ -16,6 +16,8 @@ from mlplatform.storage import objects
 from mlplatform.tracking import server
 
 pytestmark = pytest.mark.usefixtures("environment")
+
+README = Path(__file__).parents[2] / "README.md"
 
 STEPS = 10
 KILL_AFTER_REPORTS = 5
@@ -162,3 +164,13 @@ def test_worker_that_dies_as_its_group_starts_counts_as_failure(reached: Setting
         job_id = jobs.submit(["python", "dies_at_start.py"], SCRIPTS, name="dies-at-start")
         # Two starts of a group; 100 s beside the tests of the stack.
         assert "A worker died while its group started" in succeeded(jobs, job_id, 480)
+
+
+def test_job_of_readme_is_one_run_with_its_points(reached: Settings, tmp_path: Path) -> None:
+    (job,) = re.findall(r"^```python\n(.*?)^```", README.read_text(), flags=re.S | re.M)
+    (tmp_path / "train.py").write_text(job)
+    with Jobs(reached) as jobs:
+        job_id = jobs.submit(["python", "train.py"], tmp_path, name="readme")
+        succeeded(jobs, job_id)
+    assert points(job_id, "loss") == [(epoch, pytest.approx(0.1 / (epoch + 1))) for epoch in range(5)]
+    assert [run.data.params["lr"] for run in runs_of(job_id)] == ["0.1"]

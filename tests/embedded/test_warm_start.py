@@ -16,7 +16,7 @@ from mlplatform.client.jobs import Jobs
 from mlplatform.local.instance import Home
 from mlplatform.local.platform import LocalPlatform
 from mlplatform.settings.job import Settings
-from mlplatform.warm import client
+from mlplatform_warm import client
 
 pytestmark = pytest.mark.nightly
 

@@ -11,11 +11,11 @@ import pytest
 from gpu_host import NO_GPU, Run, devices, host, torch_here
 from host import Stack
 
+from mlplatform.capacity.resources import Resources
 from mlplatform.client.jobs import Jobs
 from mlplatform.local.platform import LocalPlatform
-from mlplatform.scheduling.resources import Resources
 from mlplatform.settings.job import Settings
-from mlplatform.stack.env import client_settings
+from mlplatform_stack.env import client_settings
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

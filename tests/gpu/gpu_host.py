@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mlplatform.stack.host import Host, this_host
+from mlplatform_stack.host import Host, this_host
 
 Run = Callable[..., Any]
 """Type of the fixture `run_lesson`, which returns the `Left` of a lesson."""

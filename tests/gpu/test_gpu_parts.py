@@ -9,10 +9,10 @@ import pytest
 from gpu_host import host, needs
 from host import wait_for
 
+from mlplatform.capacity.resources import Resources
 from mlplatform.client.connection import Connection
 from mlplatform.client.jobs import Jobs
 from mlplatform.client.people import log_in
-from mlplatform.scheduling.resources import Resources
 from mlplatform.settings.job import Settings
 
 pytestmark = needs(1)

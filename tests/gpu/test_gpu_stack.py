@@ -13,10 +13,11 @@ from gpu_host import needs
 from gpu_jobs import holding_gpu, seconds
 from host import Stack, run, wait_for
 
-from mlplatform.client.jobs import Job, Jobs
-from mlplatform.scheduling.resources import Resources
+from mlplatform.api.jobs import Job
+from mlplatform.capacity.resources import Resources
+from mlplatform.client.jobs import Jobs
 from mlplatform.settings.environment import environment
-from mlplatform.stack.env import client_settings
+from mlplatform_stack.env import client_settings
 
 pytestmark = needs(1)
 
@@ -75,7 +76,7 @@ def test_notebook_has_gpus_and_shared_memory(stack: Stack, record_property: Reco
 
 
 def test_pages_have_figures_of_every_gpu(stack: Stack, record_property: Record) -> None:
-    if "gpu-metrics" not in stack.settings.profiles.split(","):
+    if "gpu-metrics" not in stack.settings.compose_profiles.split(","):
         pytest.skip("needs gpu-metrics in COMPOSE_PROFILES of .env, then `make up`")
     gpus = wait_for(lambda: [gpu for gpu in gpus_of(stack) if gpu["name"]], "a measured GPU", 60)
     source = {"cuda": "nvidia", "rocm": "amd"}[stack.settings.accelerator]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from warm import Warm, start_template
 
-from mlplatform.warm.template import DEVICES
-from mlplatform.warm.variables import OF_DRIVERS
+from mlplatform_warm.template import DEVICES
+from mlplatform_warm.variables import OF_DRIVERS
 
 DEVICE = next((path for path in ("/dev/nvidia0", "/dev/kfd") if Path(path).exists()), None)
 

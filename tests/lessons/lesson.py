@@ -13,7 +13,8 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from mlplatform.client.jobs import Job, Jobs, report_in
+from mlplatform.api.jobs import Job
+from mlplatform.client.jobs import Jobs, report_in
 from mlplatform.errors import JobError
 from mlplatform.settings.environment import changed_environment
 from mlplatform.settings.job import settings

@@ -10,10 +10,12 @@ cd "$here/../.."
 exists() { docker image inspect "$1" >/dev/null 2>&1; }
 
 compose_images() {
-  local env=.env.example
-  if [ -e .env ]; then env=.env; fi
+  local env=(--env-file .env.example)
+  if [ -e .env ]; then env+=(--env-file .env); fi
+  # Written by `make env`, which needs a virtual environment; no image of the stack follows from it, except GPU exporters.
+  [ -e compose/stack.generated.yaml ] || echo 'services: {}' >compose/stack.generated.yaml
   # The version only tags our own images, which have no folder in bases/; `make env` sets it, .env.example does not.
-  MLPLATFORM_VERSION=any docker compose --env-file "$env" --file compose/compose.yaml --profile '*' config --images
+  MLPLATFORM_VERSION=any docker compose "${env[@]}" --file compose/compose.yaml --profile '*' config --images
 }
 
 # Succeeds for an image that was pulled, and for one that was built from the folder as it is.

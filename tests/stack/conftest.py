@@ -20,7 +20,7 @@ from host import CHECKOUT, Stack, Trained, run, train
 from persons import People, administer
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.stack.env import client_settings
+from mlplatform_stack.env import client_settings
 
 # Rewritten assertions show the compared values, as in test files.
 pytest.register_assert_rewrite(*(file.stem for file in (Path(__file__).parents[1] / "lessons").glob("*lesson*.py")))

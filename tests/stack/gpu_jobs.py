@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from mlplatform.client.jobs import Job, Jobs
-from mlplatform.scheduling.resources import Resources
+from mlplatform.api.jobs import Job
+from mlplatform.capacity.resources import Resources
+from mlplatform.client.jobs import Jobs
 
 _BOUND_S = 60
 

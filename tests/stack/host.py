@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 
 import httpx
 
-from mlplatform.credentials import read_mlflow_account, read_s3_account
 from mlplatform.errors import PlatformError
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack.env import client_settings
+from mlplatform.secrets.credentials import read_mlflow_account, read_s3_account
+from mlplatform_stack.env import client_settings
+from mlplatform_stack.services import pages
+from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[2]
 SCRIPTS = CHECKOUT / "tests/scripts"
@@ -34,7 +35,8 @@ ENV = {
     "NOTEBOOK_USER": "ada",
     "CLUSTER_NETWORK": "10.213.78",
     "WORKER_GPUS": "1",
-    "COMPOSE_PROFILES": "tracking,ray,notebook,monitoring,grafana",
+    # Every service with a page: tests try each without credentials.
+    "COMPOSE_PROFILES": ",".join(sorted({page.profile for page in pages(CHECKOUT, StackSettings.defaults())} - {""})),
     "WORKER_MEMORY": "6g",
     "WORKER_SHM": "2g",
     "RAY_HEAD_MEMORY": "3g",
@@ -134,7 +136,7 @@ class Stack:
     @property
     def own_store(self) -> bool:
         """True if the object store is the stack's own."""
-        return not self.settings.s3_endpoint
+        return not self.settings.s3_endpoint_url
 
     def set_env(self, **values: str) -> None:
         """Set variables in `.env`, as a user would with an editor."""
@@ -160,12 +162,19 @@ class Stack:
         run(str(self.root / ".venv/bin/mlplatform"), "stack", "up", cwd=self.root)
 
     def compose(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        command = ("docker", "compose", "--env-file", ".env", "--file", "compose/compose.yaml", "--profile", "*")
-        return run(*command, *arguments, cwd=self.root, **options)
+        files = ("--env-file", ".env.example", "--env-file", ".env", "--file", "compose/compose.yaml")
+        return run("docker", "compose", *files, "--profile", "*", *arguments, cwd=self.root, **options)
+
+    @property
+    def project(self) -> str:
+        """Name of the stack's project, which Compose puts before those of volumes, networks and most containers."""
+        return f"{self.settings.stack_prefix}mlplatform"
 
     def container(self, service: str) -> str:
-        """Name of a service's container, with the prefix that the stack's `.env` sets."""
-        return f"{self.settings.prefix}{service}"
+        """Name of a service's container: one of its own where guides use it, else the one that Compose chooses."""
+        if re.fullmatch(r"ray-head|ray-worker-\d+|minio|postgres|mlflow|notebook", service):
+            return f"{self.settings.stack_prefix}{service}"
+        return f"{self.project}-{service}-1"
 
     def execute(self, service: str, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command in a service's container as the image's user."""
@@ -187,7 +196,7 @@ class Stack:
     def containers(self) -> list[dict[str, Any]]:
         """Output of `docker inspect` for each container of the stack."""
         # `docker compose ps` would take half a second, in the fixture of every test: it reads all compose files first.
-        project = f"label=com.docker.compose.project={self.container('mlplatform')}"
+        project = f"label=com.docker.compose.project={self.project}"
         ids = run("docker", "ps", "--all", "--quiet", "--filter", project).stdout.split()
         return json.loads(run("docker", "inspect", *ids).stdout) if ids else []
 

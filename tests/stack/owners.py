@@ -7,23 +7,22 @@ from pathlib import Path
 
 from host import Stack, run
 
-from mlplatform.services.ownership import OWNERS, VOLUMES, Ids
+from mlplatform_stack.bootstrap.ownership import Ids, parse
 
 
 def volumes_have_owners_of_services(stack: Stack) -> None:
-    wrong = {name: ids for name, (user, ids) in volumes(stack).items() if ids != OWNERS[user]}
+    wrong = {name: present for name, (wanted, present) in volumes(stack).items() if present != wanted}
     assert not wrong, f"volumes of other owners: {wrong}"
 
 
-def volumes(stack: Stack) -> dict[str, tuple[str, Ids]]:
-    """The user that each volume is meant for, and the ids of its top folder now."""
+def volumes(stack: Stack) -> dict[str, tuple[Ids, Ids]]:
+    """The ids that each volume is meant for, and those of its top folder now."""
     service = json.loads(stack.compose("config", "--format", "json").stdout)["services"]["ownership"]
-    found = {}
+    wanted, found = parse(service["command"]), {}
     for mount in service["volumes"]:
-        user = Path(mount["target"]).relative_to(VOLUMES).parts[0]
-        name = f"{stack.container('mlplatform')}_{mount['source']}"
+        name = f"{stack.project}_{mount['source']}"
         folder = Path(run("docker", "volume", "inspect", "--format", "{{.Mountpoint}}", name).stdout.strip())
         status = folder.stat()
-        found[mount["source"]] = (user, (status.st_uid, status.st_gid))
+        found[mount["source"]] = (wanted[mount["source"]], (status.st_uid, status.st_gid))
     assert len(found) > 10
     return found

@@ -15,9 +15,9 @@ import httpx
 from botocore.config import Config
 from host import CHECKOUT, Stack, run
 
-from mlplatform.credentials import read_mlflow_account
+from mlplatform.secrets.credentials import read_mlflow_account
 from mlplatform.settings.environment import environment
-from mlplatform.stack.env import client_settings
+from mlplatform_stack.env import client_settings
 
 SECRET = "of-alice-only"
 """A value to look for in answers."""

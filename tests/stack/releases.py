@@ -19,7 +19,7 @@ import httpx
 from host import CHECKOUT, Stack
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.stack.env import checkout_version, client_settings
+from mlplatform_stack.env import checkout_version, client_settings
 
 FIXTURES = CHECKOUT / "tests/fixtures"
 

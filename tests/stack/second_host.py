@@ -272,7 +272,7 @@ def second_host(stack: Stack, *present: str) -> Iterator[SecondHost]:
         present: kinds of our images that it has; it would build the others when it joins.
     """
     root = Path(run("docker", "info", "--format", "{{.DockerRootDir}}").stdout.strip())
-    images = [f"mlplatform-{kind}:{stack.settings.version}" for kind in present]
+    images = [f"mlplatform-{kind}:{stack.settings.mlplatform_version}" for kind in present]
     host = SecondHost(stack, root, root.with_name("mlplatform-second"), *images)
     # What a killed run has left.
     host.remove()

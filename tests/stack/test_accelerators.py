@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
+from compose_files import generate
 from host import CHECKOUT, Stack, wait_for
 
-from mlplatform.stack.services import stores
+from mlplatform_stack.services import stores
 
 LAYOUTS = [(accelerator, layout) for accelerator in ("cpu", "cuda", "rocm") for layout in ("host", "gpu")]
 
 
 @pytest.mark.parametrize(("accelerator", "layout"), LAYOUTS)
 def test_compose_accepts_accelerator_and_layout(checkout: Stack, accelerator: str, layout: str) -> None:
-    variables = {"ACCELERATOR": accelerator, "WORKER_LAYOUT": layout, "RENDER_GID": "109"}
-    config = json.loads(checkout.compose("config", "--format", "json", env={**_environment(), **variables}).stdout)
+    with _generated(checkout, ACCELERATOR=accelerator, WORKER_LAYOUT=layout, RENDER_GID="109"):
+        config = json.loads(checkout.compose("config", "--format", "json").stdout)
     workers = sorted(name for name in config["services"] if name.startswith("ray-worker-"))
     assert workers == (["ray-worker-0"] if layout == "host" else ["ray-worker-0", "ray-worker-1"])
     for worker in workers:
@@ -40,8 +43,8 @@ def test_main_job_runs_under_cuda_files_without_devices(stack: Stack) -> None:
     assert before == 200
     override = ("--file", str(CHECKOUT / "tests/stack/no-devices.yaml"))
     arguments = ("up", "--detach", "--no-build", "--wait", "--wait-timeout", "200")
-    environment = {**_environment(), "ACCELERATOR": "cuda"}
-    stack.compose(*override, *arguments, "ray-worker-0", "ray-worker-1", env=environment)
+    with _generated(stack, ACCELERATOR="cuda"):
+        stack.compose(*override, *arguments, "ray-worker-0", "ray-worker-1")
     wait_for(lambda: len(stack.alive_nodes()) == 3, "the workers of the cuda files")
     printed = stack.execute(
         "notebook", "ray", "job", "submit", "--working-dir", ".", "--", "python", "digits.py"
@@ -50,7 +53,12 @@ def test_main_job_runs_under_cuda_files_without_devices(stack: Stack) -> None:
     assert "Test accuracy: 0.9" in printed
 
 
-def _environment() -> dict[str, str]:
-    from mlplatform.settings.environment import environment
-
-    return dict(environment())
+@contextmanager
+def _generated(stack: Stack, **values: str) -> Iterator[None]:
+    """Other settings with the files that `make env` writes for them, until the block ends."""
+    try:
+        with stack.changed(**values):
+            generate(stack.root)
+            yield
+    finally:
+        generate(stack.root)

@@ -24,9 +24,9 @@ def receiver(stack: Stack, password: str) -> Iterator[Callable[[], str]]:
     """Run receivers of all kinds on Alertmanager's network, which has no jobs; yield what they have printed so far."""
     # Not a bind mount: the script's folder may be closed to the image's user.
     script = (SCRIPTS / "alert_receiver.py").read_text()
-    network = f"--network={stack.container('mlplatform')}_metrics"
+    network = f"--network={stack.project}_metrics"
     container = ("docker", "run", "--detach", "--rm", f"--name={stack.container(RECEIVER)}", network, "--init")
-    image = f"mlplatform-platform:{stack.settings.version}"
+    image = f"mlplatform-platform:{stack.settings.mlplatform_version}"
     run(*container, image, "python", "-c", script, str(SMTP_PORT), str(HTTP_PORT), "platform", password)
 
     def printed() -> str:

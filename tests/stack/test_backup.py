@@ -32,8 +32,8 @@ from releases import FIXTURES, evidence
 from secret_search import values
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.stack.env import client_settings
 from mlplatform.storage.checkpoint_layout import FOLDER, SNAPSHOT
+from mlplatform_stack.env import client_settings
 
 MOVED = {
     "STACK_PREFIX": "moved-",
@@ -73,7 +73,7 @@ def moved(stack: Stack, tmp_path: Path) -> Iterator[Stack]:
 
 
 def share_password(stack: Stack, moved: Stack) -> None:
-    """Copy the password of the backups, as the README asks for."""
+    """Copy the password of the backups, as docs/operating.md asks for."""
     password = moved.root / "secrets" / "backup_password"
     password.chmod(0o600)
     password.write_text(stack.secret("backup_password"))
@@ -145,7 +145,7 @@ def test_restored_stack_has_everything_and_resumes_jobs(
     assert evidence(moved, trained.id, writing) == before
     alice = replace(people["alice"], stack=moved)
     assert alice.asks_mlflow("experiments/search?max_results=1") == httpx.codes.OK, "people have no account at MLflow"
-    assert moved.settings.prefix == "moved-"
+    assert moved.settings.stack_prefix == "moved-"
     assert "WEBHOOK_SCHEMES=https,http" in (moved.root / ".env").read_text(), "a setting of the backup is missing"
     assert moved.execute("notebook", "cat", "/home/jovyan/work/notes/todo.txt").stdout == "buy a GPU"
     # Digests are in the gateway's database.

@@ -45,7 +45,7 @@ print("hosts of a task", ray.get(ray.remote(lambda: os.environ["no_proxy"]).remo
 def test_containers_behind_proxy_of_docker_client_reach_the_stack(stack: Stack, tmp_path: Path) -> None:
     proxies = {"httpProxy": NOWHERE, "httpsProxy": NOWHERE, "noProxy": "intranet"}
     # An operator names another S3 server of the own network there.
-    without_proxy = f"registry.corp.example,{urlsplit(stack.settings.s3_endpoint).hostname or 'localhost'}"
+    without_proxy = f"registry.corp.example,{urlsplit(stack.settings.s3_endpoint_url).hostname or 'localhost'}"
     (tmp_path / "config.json").write_text(json.dumps({"proxies": {"default": proxies}}))
     command = ("run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "notebook", "-c", PROBE)
     done = run(

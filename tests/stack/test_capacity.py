@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import pytest
 from host import SCRIPTS, Stack, wait_for
 
+from mlplatform.capacity.resources import Resources, WorkerGroup
 from mlplatform.client.jobs import Jobs
-from mlplatform.scheduling.resources import Resources, WorkerGroup
-from mlplatform.stack import env
+from mlplatform_stack import env
 
 
 @pytest.mark.nightly

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from compose_files import checkout, generate
 from host import CHECKOUT
 
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import notebook_file, workers
-from mlplatform.stack.engine import MINIMUM_COMPOSE
+from mlplatform_stack.engine import MINIMUM_COMPOSE
+from mlplatform_stack.notebooks import compose_file as notebook_file
+from mlplatform_stack.settings import StackSettings
 
 LOADER = CHECKOUT / "tests/stack/compose-loader"
 RELEASES = re.findall(r"(\d\S+)=v", (LOADER / "Dockerfile").read_text())
@@ -28,7 +28,10 @@ STACKS = [
     {"S3_ENDPOINT_URL": "https://s3.example.org"},
     {"NOTEBOOK_LAYOUT": "generated", "ACCELERATOR": "rocm"},
     {"NOTEBOOK_LAYOUT": "generated", "ACCELERATOR": "cuda", "NOTEBOOK_GPUS": "7"},
-    {"STACK_PREFIX": "blue-", "COMPOSE_PROFILES": "tracking,proxy", "DOMAIN": "ml.example.org"},
+    {
+        **{"STACK_PREFIX": "blue-", "COMPOSE_PROFILES": "tracking,proxy", "DOMAIN": "ml.example.org"},
+        "BIND_ADDRESS": "127.0.0.2",
+    },
     {"TRACKING_ADDRESS": "", "JOBS_ADDRESS": "", "BACKUP_FOLDER": "/mnt/backups"},
 ]
 
@@ -50,15 +53,8 @@ def loaders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout with the files that verbs generate, and settings for no host in particular."""
-    folder = tmp_path_factory.mktemp("releases")
-    shutil.copytree(CHECKOUT / "compose", folder / "compose", ignore=shutil.ignore_patterns("*.generated.yaml"))
-    text = (CHECKOUT / ".env.example").read_text()
-    (folder / ".env").write_text(text.replace("MLPLATFORM_VERSION=", "MLPLATFORM_VERSION=1"))
-    for accelerator in ("cpu", "cuda", "rocm"):
-        file = folder / "compose" / f"workers.{accelerator}.generated.yaml"
-        file.write_text(workers.render_workers(accelerator, 7))
-    return folder
+    """A checkout."""
+    return checkout(tmp_path_factory.mktemp("releases"))
 
 
 def load(loader: Path, env_file: Path, file: Path, variables: dict[str, str]) -> dict[str, Any]:
@@ -76,12 +72,17 @@ def test_oldest_loader_is_of_minimum_that_doctor_names() -> None:
 def test_release_loads_each_variant_of_stack(
     loaders: Path, root: Path, release: str, variables: dict[str, str]
 ) -> None:
-    settings = StackSettings.load(root / ".env", accelerator=variables.get("ACCELERATOR", "cpu"))
+    example = (CHECKOUT / ".env.example").read_text().replace("MLPLATFORM_VERSION=", "MLPLATFORM_VERSION=1")
+    lines = (f"{key}={value}" for key, value in variables.items() if key in example)
+    (root / ".env").write_text("\n".join([example, *lines]))
+    generate(root, gpus=7)
+    settings = StackSettings.load(root / ".env")
     people = notebook_file.render(settings.accelerator, {"ann": 8889, "bo": 8890})
     (root / notebook_file.FILE).write_text(people)
     services = load(loaders / release, root / ".env", root / "compose" / "compose.yaml", variables)["services"]
     names = sorted(name for name in services if name.startswith("ray-worker-"))
-    assert len(names) == {"host": 1, "generated": 7}.get(variables.get("WORKER_LAYOUT", "gpu"), 2)
+    generated = 1 if settings.accelerator == "cpu" else 7
+    assert len(names) == {"host": 1, "gpu": 2, "generated": generated}[settings.worker_layout]
     assert ("minio" in services) == ("S3_ENDPOINT_URL" not in variables)
     assert ("notebook-ann" in services) == (variables.get("NOTEBOOK_LAYOUT") == "generated")
 
@@ -91,6 +92,7 @@ def test_release_loads_each_variant_of_stack(
 def test_release_loads_files_of_joined_host(loaders: Path, root: Path, release: str, accelerator: str) -> None:
     env_file = root / "joined.env"
     lines = [f"{key}={value}" for key, value in {**JOINED, "ACCELERATOR": accelerator}.items()]
-    env_file.write_text("\n".join(lines))
+    # As two files: the defaults, and what the host has.
+    env_file.write_text("\n".join([(CHECKOUT / ".env.example").read_text(), *lines]))
     services = load(loaders / release, env_file, root / "compose/joined/compose.yaml", {})["services"]
     assert {"link", "ray-worker", "log-shipper", "copier"} <= services.keys()

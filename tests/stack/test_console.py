@@ -9,7 +9,7 @@ import pytest
 from browser import BOUND_S, Page
 from host import Stack, wait_for
 
-from mlplatform.credentials import read_mlflow_account, read_s3_account
+from mlplatform.secrets.credentials import read_mlflow_account, read_s3_account
 
 pytestmark = pytest.mark.minio
 

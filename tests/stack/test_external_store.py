@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from host import Stack, run
 
-from mlplatform.credentials import read_s3_account
+from mlplatform.secrets.credentials import read_s3_account
 from mlplatform.settings.storage import BUCKETS
-from mlplatform.stack.services import STORE
+from mlplatform_stack.services import STORE
 
 pytestmark = pytest.mark.versitygw
 
@@ -23,7 +23,7 @@ def test_start_accepts_accounts_and_says_what_server_lacks(stack: Stack) -> None
 
 def test_doctor_names_quotas_without_effect(stack: Stack) -> None:
     problems = stack.problems()
-    assert f"BUCKET_QUOTAS=ray=1t has no effect at S3_ENDPOINT_URL={stack.settings.s3_endpoint}." in problems
+    assert f"BUCKET_QUOTAS=ray=1t has no effect at S3_ENDPOINT_URL={stack.settings.s3_endpoint_url}." in problems
     assert not [problem for problem in problems if "could not run" in problem]
 
 

@@ -137,7 +137,7 @@ def test_failed_upgrade_leaves_former_stack_with_its_data(
     assert (stack.root / ".env").read_text() == settings
     assert done.returncode
     assert not mark.exists(), "the step was left out"
-    assert f"the stack runs {stack.settings.version} ({running[:10]}) again" in done.stderr
+    assert f"the stack runs {stack.settings.mlplatform_version} ({running[:10]}) again" in done.stderr
     assert versions.git("rev-parse", "HEAD") == running
     assert containers(stack) == before
     nothing_is_left(stack)
@@ -162,7 +162,7 @@ def upgraded(stack: Stack, versions: Versions, kept: dict[str, object], trained:
 
 def nothing_is_left(stack: Stack) -> None:
     assert not (stack.root / ".stack" / "upgrade").exists()
-    former = f"reference=mlplatform-former:{stack.settings.prefix}*"
+    former = f"reference=mlplatform-former:{stack.settings.stack_prefix}*"
     assert run("docker", "image", "ls", "--quiet", "--filter", former).stdout == ""
 
 

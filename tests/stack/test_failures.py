@@ -24,7 +24,7 @@ from failure_training import (
 from host import SCRIPTS, Stack, run, wait_for
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.stack.services import stores
+from mlplatform_stack.services import stores
 
 
 def test_training_resumes_from_checkpoint_after_worker_crash(stack: Stack, jobs: Jobs) -> None:

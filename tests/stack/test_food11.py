@@ -17,7 +17,8 @@ import pytest
 from gpu_jobs import seconds
 from host import CHECKOUT, Stack
 
-from mlplatform.client.jobs import Job, Jobs
+from mlplatform.api.jobs import Job
+from mlplatform.client.jobs import Jobs
 
 FOOD11 = CHECKOUT / "jobs/food11"
 SMALL = ("--size=48", "--unfreeze-at=1", "--patience=1000")

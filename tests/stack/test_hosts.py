@@ -22,8 +22,8 @@ from host import SCRIPTS, Stack, run, wait_for
 from second_host import CPUS, SecondHost, second_host
 from secret_search import leaks, of_services, shown_by
 
+from mlplatform.capacity.resources import Resources
 from mlplatform.client.jobs import Jobs
-from mlplatform.scheduling.resources import Resources
 
 # The second host's network does not reach the address of another S3 server on Docker's bridge.
 pytestmark = pytest.mark.minio
@@ -85,7 +85,7 @@ def connects(host: SecondHost, address: str) -> bool:
     """Return whether a container of the second host opens a connection to Ray's control service (GCS)."""
     script = f"import socket; print(socket.socket().connect_ex(({address!r}, 6379)))"
     # Without an answer to its packets, the attempt ends with 124, the status of `timeout`.
-    done = host.docker("exec", "joined-copier", "timeout", "5", "python", "-c", script, check=False)
+    done = host.docker("exec", "mlplatform-joined-copier-1", "timeout", "5", "python", "-c", script, check=False)
     assert done.returncode in (0, 124), done.stderr
     return done.stdout == "0\n"
 
@@ -119,17 +119,17 @@ def joined(host: SecondHost) -> None:
 @pytest.fixture
 def hub(stack: Stack) -> Iterator[Stack]:
     """The stack, which is without a hub again afterwards."""
-    profiles = stack.settings.profiles
+    profiles = stack.settings.compose_profiles
     yield stack
     stack.compose("rm", "--stop", "--force", "--volumes", "hub", "copies")
     stack.set_env(COMPOSE_PROFILES=profiles)
-    run("docker", "volume", "rm", "--force", f"{stack.settings.prefix}mlplatform_hub")
+    run("docker", "volume", "rm", "--force", f"{stack.settings.stack_prefix}mlplatform_hub")
 
 
 @pytest.fixture
 def files(stack: Stack) -> Iterator[None]:
     """A file in the cache of jobs, and one among the photos of Food-11."""
-    image = f"mlplatform-platform:{stack.settings.version}"
+    image = f"mlplatform-platform:{stack.settings.mlplatform_version}"
     volume = f"--volume={stack.settings.food11_volume}:/food11"
     shell = ("docker", "run", "--rm", "--user=0", volume, image, "sh", "-c")
     run(*shell, "echo -n photos >/food11/second-host")
@@ -149,7 +149,7 @@ def test_second_host_joins_without_restarts_until_it_is_removed(
         joined(host)
         assert before.items() <= starts(hub).items(), "a container was restarted"
 
-        copies = ("exec", "joined-copier", "cat", "/shared/cache/second-host", "/food11/second-host")
+        copies = ("exec", "mlplatform-joined-copier-1", "cat", "/shared/cache/second-host", "/food11/second-host")
         wait_for(lambda: host.docker(*copies, check=False).stdout == "a modelphotos", "copies of both folders", 90)
 
         (tmp_path / "look.py").write_text(LOOK)
@@ -177,7 +177,7 @@ def test_second_host_joins_without_restarts_until_it_is_removed(
         assert jobs.wait(again, timeout_s=120).status == "SUCCEEDED", jobs.logs(again)
 
         # By its address, because the hub also resolves the names.
-        resolve = ("exec", "joined-copier", "getent", "hosts", "ray-head")
+        resolve = ("exec", "mlplatform-joined-copier-1", "getent", "hosts", "ray-head")
         head = wait_for(lambda: host.docker(*resolve, check=False).stdout, "the head's address", 30).split()[0]
         assert len(peers(hub)) == 1
         assert connects(host, head)

@@ -62,7 +62,8 @@ def has_ended(page: Page) -> bool:
 
 
 def test_lab_shows_lessons_without_questions(lab: Page) -> None:
-    wait_for(lambda: {"README.md", "digits.py", "food11"} <= set(lab.evaluate(ITEMS)), "the lessons", BOUND_S)
+    lessons = {"README.md", "lessons.md", "digits.py", "food11"}
+    wait_for(lambda: lessons <= set(lab.evaluate(ITEMS)), "the lessons", BOUND_S)
     assert "Would you like" not in lab.text()
 
 

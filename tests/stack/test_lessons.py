@@ -11,8 +11,8 @@ from host import Stack
 from lesson import SECONDS, Left, Lesson, reading
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.credentials import read_mlflow_account
-from mlplatform.stack.env import client_settings
+from mlplatform.secrets.credentials import read_mlflow_account
+from mlplatform_stack.env import client_settings
 
 
 @pytest.fixture(scope="module")

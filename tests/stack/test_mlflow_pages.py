@@ -14,7 +14,7 @@ import pytest
 from browser import BOUND_S, Page
 from host import ENV, Stack, Trained, wait_for
 
-from mlplatform.credentials import read_mlflow_account
+from mlplatform.secrets.credentials import read_mlflow_account
 
 TWO_RUNS = """
 import mlflow, sys

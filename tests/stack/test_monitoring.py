@@ -12,7 +12,8 @@ import yaml
 from host import CHECKOUT, Stack, Trained, run, wait_for
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.warm import notes
+from mlplatform_stack import declared
+from mlplatform_warm import notes
 
 OF_GPUS = re.compile(r"\bgpu:|ray_node_gpus_|ray_node_gram_|ray_component_gpu_")
 """Metrics that no part of this stack exports; promtool tests the rules that make them."""
@@ -27,8 +28,10 @@ def metrics_of(expression: str) -> list[str]:
 
 
 def test_every_prometheus_target_is_up(stack: Stack) -> None:
-    jobs = {"alertmanager", "gateway", "mlflow", "postgres", "prometheus", "ray"}
-    jobs |= {"minio", "minio-buckets"} if stack.own_store else set()
+    found = declared.services(stack.root, generated=False).items()
+    # Those of the accelerator are in another file.
+    jobs = {entry.get("job", name) for name, service in found for entry in declared.facts(service).get("metrics", ())}
+    assert {"gateway", "ray", "postgres"} <= jobs
 
     def all_up() -> bool:
         targets = stack.prometheus_targets()
@@ -163,7 +166,7 @@ def test_grafana_provisioning_has_data_source_and_ray_dashboards(stack: Stack) -
 
     stack.compose("run", "--rm", "--no-deps", "grafana-dashboards")
     volume = config["volumes"]["grafana-dashboards"]["name"]
-    image = f"mlplatform-ray:{stack.settings.version}"
+    image = f"mlplatform-ray:{stack.settings.mlplatform_version}"
     show = ("docker", "run", "--rm", "--network=none", f"--volume={volume}:/d", image, "cat", "/d/ray-core.json")
     dashboard = json.loads(run(*show).stdout)
     assert dashboard["title"]

@@ -1,4 +1,4 @@
-"""Networks: a job reaches the services that SECURITY.md lists, and no others."""
+"""Networks: a job reaches the services that docs/security.md lists, and no others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from figures import count
 from host import Stack
 
-from mlplatform.stack.services import STORE
+from mlplatform_stack.services import STORE
 
 # What a job can connect to, besides Ray's own ports. Each of them asks for credentials (CLOSED in test_security.py).
 REACHABLE = {
@@ -37,7 +37,7 @@ with ThreadPoolExecutor(32) as threads:
 def test_job_connects_to_documented_services_only(stack: Stack) -> None:
     places, networks = {}, {}
     for entry in stack.containers():
-        name = entry["Name"].strip("/").removeprefix(stack.settings.prefix)
+        name = entry["Config"]["Labels"]["com.docker.compose.service"]
         found = entry["NetworkSettings"]["Networks"]
         networks[name] = set(found)
         for port in {port for place, port in REACHABLE | HIDDEN if place == name}:

@@ -124,7 +124,7 @@ def newcomer(running: Stack, proxy: Proxy, tmp_path: Path) -> Iterator[Newcomer]
         subprocess.run(["git", "clone", "--quiet", CHECKOUT, tmp_path / "clone"], check=True, umask=0o077)
         yield found
     finally:
-        if (found.stack.root / ".env").exists() and found.stack.settings.prefix == "newcomer-":
+        if (found.stack.root / ".env").exists() and found.stack.settings.stack_prefix == "newcomer-":
             found.stack.compose("down", "--volumes", "--remove-orphans", "--timeout", "5", check=False)
             run("docker", "volume", "rm", "--force", "newcomer-food11", check=False)
         running.up()

@@ -67,7 +67,8 @@ def terminal(stack: Stack) -> Iterator[Terminal]:
 
 
 def test_terminal_opens_in_lessons_folder_with_commands(terminal: Terminal) -> None:
-    shown = terminal.typed("pwd; ls README.md digits.py; mlplatform jobs >/dev/null && ray --version && echo $SHELL")
+    commands = "mlplatform jobs >/dev/null && ray --version && echo $SHELL"
+    shown = terminal.typed(f"pwd; ls README.md lessons.md digits.py && {commands}")
     assert WORK in shown
     assert "ray, version" in shown, shown
     assert "/bin/bash" in shown

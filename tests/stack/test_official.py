@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import compare
@@ -13,22 +13,23 @@ import contract
 import facts
 import httpx
 import pytest
+from compose_files import checkout
 from host import CHECKOUT, Stack, run, wait_for
 
 IMAGES, _ = facts.load()
 GPU_EXPORTERS = {"dcgm-exporter": ("cuda", 9400), "amd-exporter": ("rocm", 5000)}
 
 
-def configured(**variables: str) -> dict[str, Any]:
-    """The services as Compose resolves them, without the checkout's own .env."""
-    command = ["docker", "compose", "--env-file", ".env.example", "--file", "compose/compose.yaml", "--profile", "*"]
-    environment = {**os.environ, "MLPLATFORM_VERSION": "any", **variables}
-    return dict(json.loads(run(*command, "config", "--format", "json", cwd=CHECKOUT, env=environment).stdout))
+def configured(folder: Path, **variables: str) -> dict[str, Any]:
+    """The services as Compose resolves them, with other settings than the checkout's own."""
+    root = checkout(folder, **variables)
+    command = ["docker", "compose", "--env-file", ".env", "--file", "compose/compose.yaml", "--profile", "*"]
+    return dict(json.loads(run(*command, "config", "--format", "json", cwd=root).stdout))
 
 
 @pytest.mark.parametrize("accelerator", ["cpu", "cuda", "rocm"])
-def test_services_rely_on_nothing_but_facts(accelerator: str) -> None:
-    config = configured(ACCELERATOR=accelerator)
+def test_services_rely_on_nothing_but_facts(accelerator: str, tmp_path: Path) -> None:
+    config = configured(tmp_path, ACCELERATOR=accelerator)
     owned = {mount["source"] for mount in config["services"]["ownership"]["volumes"]}
     services = contract.official(config)
     assert {"postgres", "prometheus", "alertmanager", "postgres-exporter", "grafana"} <= set(services)
@@ -53,10 +54,10 @@ def test_another_image_differs_in_each_kind_of_fact() -> None:
 
 
 @pytest.fixture(params=GPU_EXPORTERS)
-def exporter(request: pytest.FixtureRequest) -> Iterator[tuple[dict[str, Any], str, int]]:
+def exporter(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[dict[str, Any], str, int]]:
     """Definition, container and port of an exporter that runs with the rights of its service, without its devices."""
     name, (accelerator, port) = request.param, GPU_EXPORTERS[request.param]
-    service = configured(ACCELERATOR=accelerator, RENDER_GID="109")["services"][name]
+    service = configured(tmp_path, ACCELERATOR=accelerator, RENDER_GID="109")["services"][name]
     run(str(CHECKOUT / "tests/stack/bases.sh"), service["image"])
     rights = [f"--cap-add={added}" for added in service.get("cap_add", [])]
     rights += [f"--security-opt={option}" for option in service["security_opt"]]

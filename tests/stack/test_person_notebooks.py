@@ -17,8 +17,8 @@ from test_networks import CONNECT
 from test_security import CLOSED, refuses
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.stack import notebook_file
-from mlplatform.stack.services import STORE
+from mlplatform_stack.notebooks import compose_file as notebook_file
+from mlplatform_stack.services import STORE
 
 pytestmark = pytest.mark.nightly
 
@@ -102,7 +102,7 @@ def test_notebook_of_person_reaches_entry_points_only(stack: Stack, labs: dict[s
     ports = {**dict(USED), "ray-head": 6379, "postgres": 5432, "prometheus": 9090, "notebook": 8888}
     ports |= {labs["bob"].service: 8888, "ray-worker-0": 52365, "alertmanager": 9093}
     for entry in stack.containers():
-        name = entry["Name"].strip("/").removeprefix(stack.settings.prefix)
+        name = entry["Config"]["Labels"]["com.docker.compose.service"]
         addresses = [net["IPAddress"] for net in entry["NetworkSettings"]["Networks"].values()]
         if name in ports:
             places |= {(host, ports[name]): (name, ports[name]) for host in (name, *filter(None, addresses))}
@@ -144,7 +144,7 @@ def test_person_logs_in_once_and_submits_as_themselves(stack: Stack, labs: dict[
 
 def test_start_ends_shared_notebook_and_connects_those_of_people(stack: Stack, labs: dict[str, Lab]) -> None:
     alice = labs["alice"]
-    network = f"{stack.settings.prefix}mlplatform_{alice.service}"
+    network = f"{stack.settings.stack_prefix}mlplatform_{alice.service}"
     run("docker", "network", "disconnect", network, stack.container("gateway"))
     health = ("curl", "--fail", "--silent", "--max-time", "5", "http://gateway:8265/platform/health")
     assert stack.execute(alice.service, *health, check=False).returncode

@@ -24,10 +24,10 @@ from failure_training import container_state, crash_until_healthy, outage
 from figures import count
 from host import CHECKOUT, Stack, run, wait_for
 from secret_search import leaks, of_services, shown_by
-from test_security import CLOSED, PORTS, params, refuses, running_services
+from test_security import CLOSED, PAGES, params, port, refuses, running_services
 
-from mlplatform.credentials import read_mlflow_account, read_s3_account
-from mlplatform.stack import entrance
+from mlplatform.secrets.credentials import read_mlflow_account, read_s3_account
+from mlplatform_stack import entrance, generated
 
 ADDRESS = "127.0.0.2"
 
@@ -35,26 +35,18 @@ DOMAIN = "ml.test"
 
 HTTPS_PORT = 18443
 
-NAMES = {
-    "gateway": ["ray"],
-    "mlflow": ["mlflow"],
-    "minio": ["s3"],
-    "console": ["minio"],
-    "notebook": ["notebook", "jupyter"],
-    "prometheus": ["prometheus"],
-    "grafana": ["grafana"],
-}
+NAMES = {service: page.facts["names"] for service, page in PAGES.items()}
 """Names below the domain, on the port of all names."""
 
 
 @pytest.fixture(scope="module")
 def proxied(running: Stack) -> Iterator[Stack]:
     """The running stack with the entrance started beside it; nothing else is touched."""
-    profiles = f"{running.settings.profiles},proxy"
+    profiles = f"{running.settings.compose_profiles},proxy"
     with running.changed(BIND_ADDRESS=ADDRESS, COMPOSE_PROFILES=profiles, DOMAIN=DOMAIN, HTTPS_PORT=str(HTTPS_PORT)):
         try:
             running.compose("up", "--detach", "--no-deps", "--no-build", "--wait", "proxy")
-            entrance.write_certificates(running.root, running.settings)
+            entrance.write_certificates(running.root)
             yield running
         finally:
             running.compose("rm", "--stop", "--force", "proxy")
@@ -66,7 +58,7 @@ def authority(stack: Stack) -> ssl.SSLContext:
 
 
 def address(stack: Stack, service: str) -> str:
-    return f"https://{ADDRESS}:{getattr(stack.settings, PORTS[service])}"
+    return f"https://{ADDRESS}:{port(stack, service)}"
 
 
 def environment(stack: Stack) -> dict[str, str]:
@@ -91,33 +83,31 @@ def s3(stack: Stack) -> Any:
 
 def sites(stack: Stack, service: str) -> Iterator[tuple[str, int]]:
     """Host name and port of each site of a service; the host is empty for the address itself."""
-    port = getattr(stack.settings, PORTS[service])
-    yield from (("", port), (DOMAIN, port), (f"{NAMES[service][0]}.{DOMAIN}", port))
+    own = port(stack, service)
+    yield from (("", own), (DOMAIN, own), (f"{NAMES[service][0]}.{DOMAIN}", own))
     yield from ((f"{name}.{DOMAIN}", HTTPS_PORT) for name in NAMES[service])
 
 
 @pytest.mark.parametrize("service", params(*CLOSED))
 def test_entrance_passes_no_request_without_credentials(proxied: Stack, service: str) -> None:
     served = {}
-    for name, port in sites(proxied, service):
-        url = f"https://{ADDRESS}:{port}"
+    for name, number in sites(proxied, service):
+        url = f"https://{ADDRESS}:{number}"
         extra: dict[str, Any] = {"extensions": {"sni_hostname": name}} if name else {}
-        headers = {"Host": f"{name}:{port}"} if name else {}
+        headers = {"Host": f"{name}:{number}"} if name else {}
         with httpx.Client(base_url=url, headers=headers, verify=authority(proxied), timeout=20) as client:
             for method, path in CLOSED[service]:
                 answer = client.request(method, path, **extra)
                 count("requests without credentials through TLS")
                 if not refuses(answer):
-                    served[f"{method} {name}:{port}{path}"] = answer.status_code
+                    served[f"{method} {name}:{number}{path}"] = answer.status_code
     assert not served
 
 
 def test_every_site_of_entrance_is_tried_without_credentials(proxied: Stack) -> None:
-    written = re.findall(
-        r"https://([^\s,{]*)\{\$(\w+)\}(?::(\d+))?", (proxied.root / "docker/proxy/Caddyfile").read_text()
-    )
-    names = {name.rstrip(".") for name, variable, port in written if variable == "DOMAIN" and not port}
-    assert names == {name for service in CLOSED for name in NAMES[service]}
+    written = re.findall(r"https://([^\s,{]*)\{\$(\w+)\}(?::(\d+))?", (proxied.root / generated.SITES).read_text())
+    names = {name.rstrip(".") for name, variable, inside in written if variable == "DOMAIN" and not inside}
+    assert names == {name for service in running_services(proxied) for name in NAMES[service]}
     published = {
         binding["HostPort"]
         for entry in proxied.containers()
@@ -125,7 +115,7 @@ def test_every_site_of_entrance_is_tried_without_credentials(proxied: Stack) -> 
         for binding in bindings or []
         if binding["HostIp"] == ADDRESS
     }
-    tried = {str(port) for service in running_services(proxied) for _, port in sites(proxied, service)}
+    tried = {str(number) for service in running_services(proxied) for _, number in sites(proxied, service)}
     assert published == tried
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from host import SCRIPTS, Stack, Trained, notebook_of, run, wait_for
 
-from mlplatform.credentials import read_mlflow_account
+from mlplatform.secrets.credentials import read_mlflow_account
 
 FOLDER = "/tmp/receiver"
 PORT = "9500"

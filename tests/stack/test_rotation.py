@@ -22,10 +22,10 @@ from minio.error import MinioAdminException
 from minio.minioadmin import MinioAdmin
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.credentials import read_mlflow_account, read_postgres_service, read_s3_account
-from mlplatform.services.store import metrics_account
-from mlplatform.stack.rotation import NOT_ROTATED
-from mlplatform.stack.secrets_folder import FILES, S3_ROLES
+from mlplatform.secrets.credentials import read_mlflow_account, read_postgres_service, read_s3_account
+from mlplatform_stack.bootstrap.minio import metrics_account
+from mlplatform_stack.rotation import NOT_ROTATED
+from mlplatform_stack.secrets_folder import FILES, S3_ROLES
 
 SURELY = 40
 """Seconds that every rotation takes, because Ray's nodes drain."""

@@ -11,156 +11,48 @@ from figures import count
 from host import CHECKOUT, Stack, Trained, run
 from secret_search import leaks, shown_by, values
 
-from mlplatform.credentials import read_mlflow_account
-from mlplatform.stack.services import STORE
+from mlplatform.secrets.credentials import read_mlflow_account
+from mlplatform_stack import declared, services
+from mlplatform_stack.services import STORE
+from mlplatform_stack.settings import StackSettings
+
+CONSOLE = "console"
+"""MinIO's second page, in the tests."""
+
+
+def _entries(service: declared.Service) -> list[dict[str, Any]]:
+    return list(declared.facts(service).get("endpoints", ()))
+
+
+SERVICES = declared.services(CHECKOUT, StackSettings.defaults(), generated=False)
+
+PAGES = {
+    CONSOLE if page.setting == "S3_CONSOLE_PORT" else page.service: page
+    for page in services.pages(CHECKOUT, StackSettings.defaults())
+}
+"""Pages by their services, whose compose files say which of their paths are open and closed."""
 
 # Open by design: health, login and static pages. They contain no data of jobs, runs or objects.
-OPEN = {
-    "gateway": [
-        *("/", "/api/authentication_mode", "/api/gcs_healthz", "/platform/health"),
-        *("/platform/login", "/platform/static/style.css", "/platform/static/live.js"),
-        # Public source.
-        "/platform/wheel/",
-    ],
-    # What the server can do, for clients that have not logged in yet: no names, no addresses.
-    "mlflow": ["/health", "/api/3.0/mlflow/server-info", "/ajax-api/3.0/mlflow/server-info"],
-    "minio": ["/minio/health/live"],
-    # The console's page, which asks for the key, and the ways to log in that it may offer.
-    "console": ["/", "/login", "/api/v1/login"],
-    "notebook": ["/api", "/login"],
-}
+OPEN = {name: list(page.facts["open"]) for name, page in PAGES.items() if page.facts.get("open")}
 
 # Paths that return data or have effects: all must reject missing and wrong credentials.
-CLOSED = {
-    # A part of its own routes, each of which `unit/gateway/http/test_access.py` tries, and what it forwards to Ray.
-    "gateway": [
-        ("GET", "/platform/openapi.yaml"),
-        ("POST", "/platform/capacity"),
-        ("GET", "/platform/audit"),
-        ("POST", "/platform/people"),
-        ("PUT", "/platform/secrets/x"),
-        ("GET", "/platform/attempt/secrets"),
-        ("GET", "/platform/"),
-        ("GET", "/platform/jobs/x/log"),
-        ("PUT", "/platform/logs/n/f"),
-        ("GET", "/platform/metrics"),
-        ("GET", "/api/version"),
-        ("GET", "/api/jobs/"),
-        ("POST", "/api/jobs/"),
-        ("DELETE", "/api/jobs/x"),
-        ("POST", "/api/jobs/x/stop"),
-        ("GET", "/api/packages/gcs/x.zip"),
-        ("PUT", "/api/packages/gcs/x.zip"),
-        ("GET", "/nodes?view=summary"),
-        ("GET", "/logical/actors"),
-        ("GET", "/api/cluster_status"),
-        ("GET", "/api/cluster_metadata"),
-        ("GET", "/api/v0/tasks"),
-        ("GET", "/api/v0/logs"),
-        ("GET", "/api/v0/logs/file?node_ip=127.0.0.1&filename=raylet.out"),
-        ("GET", "/api/prometheus/sd"),
-        ("GET", "/api/prometheus_health"),
-        ("GET", "/api/grafana_health"),
-        ("GET", "/api/train/v2/runs/v1"),
-        ("GET", "/api/serve/applications/"),
-        ("PUT", "/api/serve/applications/"),
-        ("GET", "/worker/traceback?pid=1&ip=127.0.0.1"),
-        ("GET", "/events"),
-        ("GET", "/timezone"),
-    ],
-    "mlflow": [
-        ("GET", "/"),
-        ("GET", "/metrics"),
-        ("GET", "/version"),
-        ("POST", "/api/2.0/mlflow/experiments/search"),
-        ("POST", "/ajax-api/2.0/mlflow/runs/search"),
-        ("POST", "/api/2.0/mlflow/runs/create"),
-        ("GET", "/api/2.0/mlflow-artifacts/artifacts"),
-        ("PUT", "/api/2.0/mlflow-artifacts/artifacts/x"),
-        ("GET", "/get-artifact?path=x&run_uuid=x"),
-        ("GET", "/graphql"),
-        ("POST", "/graphql"),
-        ("GET", "/signup"),
-        ("GET", "/api/2.0/mlflow/users/get?username=admin"),
-        ("POST", "/v1/traces"),
-    ],
-    "minio": [
-        ("GET", "/"),
-        ("GET", "/mlflow-artifacts/"),
-        ("PUT", "/ray/x"),
-        ("GET", "/minio/v2/metrics/cluster"),
-        ("GET", "/minio/admin/v3/info"),
-        ("GET", "/minio/v2/metrics/bucket"),
-        ("GET", "/minio/v2/metrics/node"),
-        ("GET", "/minio/v3/metrics/api"),
-    ],
-    "console": [
-        ("GET", "/api/v1/session"),
-        ("GET", "/api/v1/buckets"),
-        ("GET", "/api/v1/buckets/ray/objects"),
-        ("DELETE", "/api/v1/buckets/ray/objects?prefix=x"),
-    ],
-    "notebook": [
-        ("GET", "/api/contents"),
-        ("GET", "/api/kernels"),
-        ("POST", "/api/terminals"),
-        ("GET", "/api/sessions"),
-        ("GET", "/api/status"),
-        ("GET", "/files/digits.py"),
-        ("GET", "/lab"),
-        ("GET", "/api/kernelspecs"),
-        ("POST", "/api/kernels"),
-        ("GET", "/api/me"),
-        ("PUT", "/api/contents/x"),
-        ("GET", "/terminals/websocket/1"),
-        ("GET", "/lab/api/settings"),
-        ("GET", "/nbconvert/html/x.ipynb"),
-        ("GET", "/metrics"),
-        ("POST", "/api/shutdown"),
-    ],
-    "prometheus": [
-        ("GET", "/"),
-        ("GET", "/metrics"),
-        ("GET", "/api/v1/targets"),
-        ("GET", "/api/v1/query?query=up"),
-        ("GET", "/api/v1/status/config"),
-        ("POST", "/-/reload"),
-        ("POST", "/-/quit"),
-        ("GET", "/-/healthy"),
-        ("GET", "/federate?match[]=up"),
-        ("POST", "/api/v1/read"),
-        ("POST", "/api/v1/write"),
-        ("GET", "/api/v1/rules"),
-        ("GET", "/debug/pprof/heap"),
-        ("GET", "/graph"),
-    ],
-    # Of the stand-in or of Grafana itself, whichever runs.
-    "grafana": [
-        ("GET", "/"),
-        ("GET", "/api/user"),
-        ("GET", "/api/datasources"),
-        ("GET", "/api/search"),
-    ],
+CLOSED = {name: [tuple(request.split(" ", 1)) for request in page.facts["closed"]] for name, page in PAGES.items()}
+
+# Not published, but every user of the host and every container on their networks reaches them by address.
+INTERNAL = {
+    name: (entry["port"], [tuple(request.split(" ", 1)) for request in entry["closed"]])
+    for name, service in SERVICES.items()
+    for entry in _entries(service)
+    if "title" not in entry
 }
 
 
-OF_STORE = ("minio", "console")
+OF_STORE = (STORE, CONSOLE)
 
 
 def params(*services: str) -> list[Any]:
     """Parameters of a test, of which those of the stack's own object store are for a stack that has one."""
     return [pytest.param(name, marks=pytest.mark.minio) if name in OF_STORE else name for name in services]
-
-
-PORTS = {
-    "gateway": "ray_port",
-    "mlflow": "mlflow_port",
-    "minio": "s3_port",
-    "console": "s3_console_port",
-    "notebook": "notebook_port",
-    "prometheus": "prometheus_port",
-    "grafana": "grafana_port",
-}
 
 
 def running_services(stack: Stack) -> list[str]:
@@ -169,7 +61,12 @@ def running_services(stack: Stack) -> list[str]:
 
 
 def base_url(stack: Stack, service: str) -> str:
-    return f"http://127.0.0.1:{getattr(stack.settings, PORTS[service])}"
+    return f"http://127.0.0.1:{port(stack, service)}"
+
+
+def port(stack: Stack, service: str) -> int:
+    """Port of a page on the host."""
+    return next(page.port for page in services.pages(stack.root) if page.setting == PAGES[service].setting)
 
 
 def refuses(answer: httpx.Response) -> bool:
@@ -262,31 +159,18 @@ def test_account_of_jobs_deletes_nothing_at_mlflow(stack: Stack) -> None:
     assert answer.status_code == httpx.codes.FORBIDDEN
 
 
-# Not published, but every user of the host and every container on their networks reaches them by address.
-INTERNAL = {
-    "alertmanager": (
-        9093,
-        [
-            *(("GET", "/"), ("GET", "/metrics"), ("GET", "/-/healthy"), ("GET", "/api/v2/status")),
-            *(("GET", "/api/v2/alerts"), ("POST", "/api/v2/alerts"), ("POST", "/api/v2/silences")),
-        ],
-    ),
-    "postgres-exporter": (9187, [("GET", "/"), ("GET", "/metrics"), ("GET", "/probe?target=postgres:5432")]),
-}
-
-
 @pytest.mark.parametrize("service", INTERNAL)
 @pytest.mark.parametrize("auth", [None, ("prometheus", "wrong")])
 def test_services_without_published_port_require_password(
     stack: Stack, service: str, auth: tuple[str, str] | None
 ) -> None:
-    port, paths = INTERNAL[service]
+    number, paths = INTERNAL[service]
     for address in stack.addresses(service):
         for method, path in paths:
-            answer = httpx.request(method, f"http://{address}:{port}{path}", auth=auth, timeout=20)
+            answer = httpx.request(method, f"http://{address}:{number}{path}", auth=auth, timeout=20)
             count("requests without valid credentials")
             assert answer.status_code == httpx.codes.UNAUTHORIZED, path
-    accepted = httpx.get(f"http://{address}:{port}/metrics", auth=("prometheus", stack.secret("metrics_password")))
+    accepted = httpx.get(f"http://{address}:{number}/metrics", auth=("prometheus", stack.secret("metrics_password")))
     assert accepted.status_code == httpx.codes.OK
 
 
@@ -316,6 +200,13 @@ def test_pages_stay_out_of_frames_of_others(stack: Stack, service: str) -> None:
     assert headers["X-Content-Type-Options"] == "nosniff"
 
 
+def test_lists_of_paths_are_those_of_all_services() -> None:
+    assert PAGES.keys() >= {"gateway", "mlflow", STORE, CONSOLE, "notebook", "prometheus", "grafana"}
+    assert INTERNAL.keys() >= {"alertmanager", "postgres-exporter"}
+    assert all(CLOSED.values())
+    assert all(paths for _, paths in INTERNAL.values())
+
+
 @pytest.mark.parametrize("service", params(*OPEN))
 def test_open_paths_need_no_credentials(stack: Stack, service: str) -> None:
     for path in OPEN[service]:
@@ -333,7 +224,7 @@ def test_all_ports_listen_on_loopback(stack: Stack) -> None:
     ]
     assert {binding["HostIp"] for binding in published} == {"127.0.0.1"}
     count("published ports", len(published))
-    tried = {str(getattr(stack.settings, PORTS[service])) for service in running_services(stack)}
+    tried = {str(port(stack, service)) for service in running_services(stack)}
     assert {binding["HostPort"] for binding in published} == tried, "no test tries this port without credentials"
     ports = {str(getattr(stack.settings, name)) for name in type(stack.settings).model_fields if name.endswith("_port")}
     listening = re.findall(r"LISTEN\s+\S+\s+\S+\s+(\S+):(\d+)\s", run("ss", "-tln").stdout)
@@ -359,7 +250,7 @@ def test_no_secret_in_images_or_checkout(stack: Stack) -> None:
     assert len(secrets) >= 18, "this test looks for the secrets in the wrong place"
     patterns = "\n".join(secrets)
     for name in ("platform", "ray", "notebook", "proxy", "link", *([STORE] if stack.own_store else [])):
-        image = f"mlplatform-{name}:{stack.settings.version}"
+        image = f"mlplatform-{name}:{stack.settings.mlplatform_version}"
         history = run("docker", "history", "--no-trunc", "--format", "{{.CreatedBy}}", image).stdout
         config = run("docker", "image", "inspect", image).stdout
         assert not any(value in history + config for value in secrets)

@@ -21,10 +21,10 @@ from minio.credentials import StaticProvider
 from minio.error import MinioAdminException
 from minio.minioadmin import MinioAdmin
 
-from mlplatform.credentials import read_s3_account
-from mlplatform.services.buckets import SNAPSHOTS, set_versioning
-from mlplatform.services.store import metrics_account
-from mlplatform.settings.storage import bucket_quotas
+from mlplatform.secrets.credentials import read_s3_account
+from mlplatform.settings.storage import quotas_of
+from mlplatform_stack.bootstrap.buckets import SNAPSHOTS, set_versioning
+from mlplatform_stack.bootstrap.minio import metrics_account
 
 pytestmark = pytest.mark.minio
 
@@ -249,6 +249,6 @@ def test_upload_beyond_quota_of_bucket_is_refused(running: Stack, accounts: dict
         with pytest.raises(ClientError, match="quota"):
             people.put_object(**place, Body=bytes(2000))
     finally:
-        root.admin.bucket_quota_set("datasets", bucket_quotas(running.settings.bucket_quotas).get("datasets", 0))
+        root.admin.bucket_quota_set("datasets", quotas_of(running.settings.bucket_quotas).get("datasets", 0))
     people.put_object(**place, Body=bytes(2000))
     people.delete_object(**place)

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from compose_files import checkout
 from host import CHECKOUT, run, wait_for
 
 from mlplatform.local.processes import free_ports
-from mlplatform.stack import image_lock
+from mlplatform_stack import image_lock
 
 REGISTRY = """
 version: 0.1
@@ -62,7 +63,7 @@ def test_lock_has_digest_that_registry_serves(pushed: str, registry: str) -> Non
 
 
 def test_compose_starts_and_builds_from_locked_digests(pushed: str, tmp_path: Path) -> None:
-    shutil.copytree(CHECKOUT / "compose", tmp_path / "compose")
+    checkout(tmp_path)
     shutil.copytree(CHECKOUT / "images", tmp_path / "images")
     storage = tmp_path / "compose/storage.yaml"
     storage.write_text(storage.read_text().replace("postgres:17.11-trixie", pushed))

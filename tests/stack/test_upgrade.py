@@ -16,7 +16,7 @@ def drop(stack: Stack) -> None:
 def migrate(stack: Stack) -> None:
     """Migrate the database with the gateway's program."""
     url = f"MLPLATFORM_GATEWAY_DATABASE=postgresql+psycopg2:///{DATABASE}?service=gateway"
-    program = ("python", "-m", "mlplatform.gateway.migrations")
+    program = ("python", "-m", "mlplatform_gateway.database.migrations")
     run("docker", "exec", "--env", url, stack.container("gateway"), *program)
 
 

@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from figures import count
 from host import Stack, run
 from owners import volumes_have_owners_of_services
 
-from mlplatform.services.ownership import OWNERS
+from mlplatform_stack import declared
 
-OF_IMAGES = {"platform": "platform", "ray": "ray", "notebook": "ray", "minio": "store"}
+OF_IMAGES = {"platform": 27002, "ray": 27003, "notebook": 27003, "minio": 27001}
+"""Ids in the Dockerfiles of the images that we build."""
 
 OF_HOSTS = (1000, 1001, 999, 65534)
 """Ids that users of hosts have: the first persons, the first system user, and nobody."""
 
 
-def owner(service: str, entry: dict[str, Any]) -> str:
-    """The user of a container: that of the image that we build, or of the service."""
-    image = entry["Config"]["Image"].partition(":")[0]
-    return OF_IMAGES[image.removeprefix("mlplatform-")] if image.startswith("mlplatform-") else service
+def users(stack: Stack) -> dict[str, int]:
+    """The user id of each service that runs: the one in the compose files, or that of the image that we build."""
+    found = {}
+    for name, service in declared.services(stack.root).items():
+        image = service["image"].removeprefix("mlplatform-").partition(":")[0]
+        user = declared.facts(service).get("owner") or service.get("user", "")
+        found[name] = OF_IMAGES[image] if image in OF_IMAGES and not user else user.partition(":")[0]
+    return {name: int(found[name]) for name in stack.running()}
 
 
 def test_every_process_runs_as_user_of_its_group(stack: Stack) -> None:
+    expected = users(stack)
     for service, entry in stack.running().items():
         listed = run("docker", "top", entry["Id"], "-eo", "pid,uid").stdout.splitlines()[1:]
-        assert {int(line.split()[1]) for line in listed} == {OWNERS[owner(service, entry)][0]}, service
+        assert {int(line.split()[1]) for line in listed} == {expected[service]}, service
     volumes_have_owners_of_services(stack)
 
 
@@ -40,11 +45,11 @@ def read_secret(uid: int, pid: int, secret: str, gid: int | None = None) -> bool
 
 
 def test_host_users_cannot_read_secrets_of_containers(stack: Stack) -> None:
-    tried = 0
+    tried, of_services = 0, users(stack)
     for service, entry in stack.running().items():
         secrets = [mount["Destination"] for mount in entry["Mounts"] if "/secrets/" in mount.get("Source", "")]
-        own = OWNERS[owner(service, entry)][0]
-        others = [uid for uid, _ in OWNERS.values() if uid != own]
+        own = of_services[service]
+        others = sorted(set(of_services.values()) - {own})
         pid = entry["State"]["Pid"]
         # Grafana's group is root's. The kernel compares groups as well.
         group = Path(f"/proc/{pid}").stat().st_gid
@@ -60,5 +65,12 @@ def test_host_users_cannot_read_secrets_of_containers(stack: Stack) -> None:
 @pytest.mark.minio
 @pytest.mark.parametrize("image", [*OF_IMAGES, "link", "proxy"])
 def test_no_program_of_image_changes_user(stack: Stack, image: str) -> None:
-    find = ("--entrypoint=find", f"mlplatform-{image}:{stack.settings.version}", "/", "-xdev", "-perm", "/6000")
+    find = (
+        "--entrypoint=find",
+        f"mlplatform-{image}:{stack.settings.mlplatform_version}",
+        "/",
+        "-xdev",
+        "-perm",
+        "/6000",
+    )
     assert run("docker", "run", "--rm", "--network=none", "--user=0", *find).stdout == ""

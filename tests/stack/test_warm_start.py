@@ -9,7 +9,7 @@ from pathlib import Path
 from host import Stack, run, wait_for
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.warm import notes
+from mlplatform_warm import notes
 
 FIT = """
 import logging, os, sys

@@ -13,8 +13,8 @@ import boto3
 import httpx
 from host import CHECKOUT, run, wait_for
 
-from mlplatform.services.store import RIGHTS
 from mlplatform.settings.storage import BUCKETS
+from mlplatform_stack.bootstrap.minio import RIGHTS
 
 IMAGE = "versity/versitygw:v1.8.0"
 

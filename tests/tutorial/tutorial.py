@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mlplatform.errors import HostError, PlatformError
-from mlplatform.stack import docker
+from mlplatform_stack import docker
 
 TUTORIAL = Path(__file__).parent
 WORK = "/tmp/tutorial"
@@ -32,7 +32,7 @@ BUCKET = "ray"
 """Bucket of the scripts' checkpoints."""
 
 TRAIN_V1 = {"RAY_TRAIN_V2_ENABLED": "0"}
-"""`Tuner(trainer)` is an API of Ray Train V1; jobs/OLDER-GUIDES.md names the switch."""
+"""`Tuner(trainer)` is an API of Ray Train V1; docs/lessons.md names the switch."""
 
 NEEDED = {"notebook", "gateway", "ray-head", "ray-worker-0", "mlflow"}
 

@@ -110,7 +110,7 @@ def test_readme_has_row_for_every_measurement() -> None:
         (["ray::RuntimeEnvAgent"], True),
         (["ray::RayTrainWorker"], False),
         (["/opt/venv/bin/python", "-u", "/opt/ray/default_worker.py", "--raylet-name=/tmp/ray/raylet"], False),
-        (["/opt/venv/bin/python", "-m", "mlplatform.warm", "/tmp/warm"], False),
+        (["/opt/venv/bin/python", "-m", "mlplatform_warm", "/tmp/warm"], False),
         ([""], False),
     ],
 )

@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mlplatform.credentials import TokenFile
 from mlplatform.errors import SettingsError
+from mlplatform.secrets.credentials import TokenFile
 
 
 def test_rotated_token_applies_to_next_request(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlplatform.durations import in_words, seconds_in, written
+from mlplatform.text.durations import in_words, seconds_in, written
 
 
 @pytest.mark.parametrize(

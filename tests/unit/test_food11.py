@@ -160,7 +160,9 @@ def test_make_data_mounts_local_archive(archive: Path, tmp_path: Path) -> None:
     (tmp_path / "bin" / "docker").write_text('#!/bin/sh\necho "$*" >>"$CALLS"\n')
     (tmp_path / "bin" / "docker").chmod(0o755)
     (tmp_path / "platform").mkdir()
-    for name in ("Makefile", "platform/compose.sh"):
+    (tmp_path / "compose").mkdir()
+    (tmp_path / "compose" / "stack.generated.yaml").touch()
+    for name in ("Makefile", "platform/compose.sh", ".env.example"):
         shutil.copy(CHECKOUT / name, tmp_path / name)
     (tmp_path / ".env").write_text("FOOD11_VOLUME=photos\n")
     (tmp_path / "two words").mkdir()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from mlplatform.client.mlflow_rest import Account, AsyncMlflowRest, MlflowRest, RejectedError
 from mlplatform.errors import AccessError, UnreachableError
-from mlplatform.mlflow_rest import Account, AsyncMlflowRest, MlflowRest, RejectedError
 from mlplatform.settings.job import settings
 
 OWN = "http://mlflow:8000"

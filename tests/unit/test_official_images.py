@@ -12,7 +12,7 @@ import contract
 import facts
 import pytest
 
-from mlplatform.stack import image_lock
+from mlplatform_stack import image_lock
 
 CHECKOUT = Path(__file__).parents[2]
 IMAGES, BUILT = facts.load()

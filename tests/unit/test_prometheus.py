@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from compose_files import checkout
 
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack.services import start_variables
+from mlplatform_stack import declared, generated
+from mlplatform_stack.services import GPU_PROFILES
+from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -19,15 +22,15 @@ def load(path: str) -> dict[str, Any]:
     return dict(yaml.safe_load((CHECKOUT / path).read_text()))
 
 
-def load_list(path: str) -> list[dict[str, Any]]:
-    return list(yaml.safe_load((CHECKOUT / path).read_text()))
+def stack(folder: Path, **values: str) -> tuple[dict[str, declared.Service], list[dict[str, Any]]]:
+    """Services of a stack, and what its Prometheus scrapes."""
+    root = checkout(folder, COMPOSE_PROFILES=",".join(GPU_PROFILES), **values)
+    return declared.services(root), yaml.safe_load((root / generated.SCRAPES).read_text())["scrape_configs"]
 
 
-SERVICES: dict[str, dict[str, Any]] = {}
-for file in sorted((CHECKOUT / "compose").glob("*.yaml")):
-    SERVICES |= yaml.safe_load(file.read_text()).get("services") or {}
+with tempfile.TemporaryDirectory() as _folder:
+    SERVICES, JOBS = stack(Path(_folder), ACCELERATOR="cuda")
 CONFIG = load("docker/prometheus/prometheus.yml")
-JOBS = CONFIG["scrape_configs"]
 RULES = [
     rule
     for file in sorted((CHECKOUT / "docker/prometheus/rules").iterdir())
@@ -44,39 +47,46 @@ COMMAND = re.compile(r"`(make|mlplatform|docker|nvidia-smi) ")
 
 
 def networks(name: str) -> set[str]:
-    """Networks of a service, including those of the service that it extends."""
-    inherited = networks(SERVICES[name]["extends"]["service"]) if "extends" in SERVICES[name] else set()
-    return inherited | set(SERVICES[name].get("networks", []))
+    return set(SERVICES[name].get("networks", ()))
 
 
-def listed(name: str) -> list[dict[str, Any]]:
-    """Targets in a file; a stack without the service mounts a file that has none."""
-    folder = CHECKOUT / "docker/prometheus/targets"
-    (without,) = folder.glob(name.replace(".yml", ".*.yml"))
-    assert yaml.safe_load(without.read_text()) == []
-    return load_list(f"docker/prometheus/targets/{name}")
+def test_configuration_names_the_generated_file() -> None:
+    assert CONFIG["scrape_config_files"] == [generated.SCRAPES.name]
+    assert CHECKOUT / generated.SCRAPES.parent == CHECKOUT / "docker/prometheus"
+
+
+def test_every_service_with_metrics_is_scraped() -> None:
+    assert {job["job_name"] for job in JOBS} == {
+        *("prometheus", "ray", "gateway", "mlflow", "minio", "minio-buckets", "postgres", "alertmanager", "cuda")
+    }
+    (bucket,) = [job for job in JOBS if job["job_name"] == "minio-buckets"]
+    assert bucket["static_configs"] == [{"targets": ["minio:9000"]}]
+    assert bucket["metrics_path"] == "/minio/v2/metrics/bucket"
+    assert "port" not in bucket
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job["job_name"])
 def test_prometheus_reaches_each_target(job: dict[str, Any]) -> None:
-    files = [Path(name).name for config in job.get("file_sd_configs", []) for name in config["files"]]
-    configs = [*job.get("static_configs", []), *(entry for name in files for entry in listed(name))]
-    targets = [target for config in configs for target in config["targets"]]
+    targets = [target for config in job.get("static_configs", []) for target in config["targets"]]
+    targets += [name for config in job.get("dns_sd_configs", []) for name in config["names"]]
     for name in {target.partition(":")[0] for target in targets} - {"localhost"}:
         assert name in SERVICES, f"{name} is not a service of compose/"
         assert networks(name) & networks("prometheus"), f"Prometheus shares no network with {name}"
 
 
 @pytest.mark.parametrize(
-    ("only", "left"), [("", ["gateway:8265", "mlflow:8000"]), ("ray", ["gateway:8265"]), ("tracking", ["mlflow:8000"])]
+    ("only", "left"), [("", {"gateway", "mlflow", "ray"}), ("ray", {"gateway", "ray"}), ("tracking", {"mlflow"})]
 )
-def test_half_of_stack_has_no_target_in_other_half(tmp_path: Path, only: str, left: list[str]) -> None:
-    (tmp_path / ".env").write_text("MLPLATFORM_VERSION=1\n")
-    variables = start_variables(StackSettings.load(tmp_path / ".env"), only)
-    mounted = [volume.split(":/targets/")[0] for volume in SERVICES["prometheus"]["volumes"] if ":/targets/" in volume]
-    files = [re.sub(r"\$\{(\w+)\+(.*?)\}", lambda at: at[2] if at[1] in variables else "", file) for file in mounted]
-    found = [entry for file in files if "minio" not in file for entry in load_list(f"compose/{file}")]
-    assert [target for entry in found for target in entry["targets"]] == left
+def test_half_of_stack_has_no_target_in_other_half(tmp_path: Path, only: str, left: set[str]) -> None:
+    services, _ = stack(tmp_path)
+    found = generated.scrape_configs(services, StackSettings.load(tmp_path / ".env"), only)
+    assert {job["job_name"] for job in found} & {"gateway", "mlflow", "ray"} == left
+
+
+def test_stack_with_another_store_has_no_target_there(tmp_path: Path) -> None:
+    services, jobs = stack(tmp_path, S3_ENDPOINT_URL="https://s3.example.org")
+    assert not [job for job in jobs if "minio" in job["job_name"]]
+    assert "store_prometheus_token" not in services["prometheus"]["secrets"]
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job["job_name"])
@@ -84,7 +94,9 @@ def test_prometheus_has_secrets_of_each_target(job: dict[str, Any]) -> None:
     parts = [job, *job.get("http_sd_configs", [])]
     files = {part.get("authorization", {}).get("credentials_file") for part in parts}
     files |= {part.get("basic_auth", {}).get("password_file") for part in parts}
-    assert {Path(file).name for file in files - {None}} <= set(SERVICES["prometheus"]["secrets"])
+    mounted = SERVICES["prometheus"]["secrets"]
+    assert {Path(file).name for file in files - {None}} <= set(mounted)
+    assert len(mounted) == len(set(mounted))
 
 
 def test_jobs_can_neither_flood_prometheus_nor_forge_metrics_of_alerts() -> None:

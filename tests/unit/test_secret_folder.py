@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from mlplatform import secret_folder
+from mlplatform.secrets import secret_folder
 
 HOLDS = """
 import os, sys
-from mlplatform import secret_folder
+from mlplatform.secrets import secret_folder
 secret_folder.provide(os.environ)
 print("started", flush=True)
 sys.stdin.read()

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from mlplatform.throttle import ThrottledWarning
+from mlplatform.text.throttle import ThrottledWarning
 
 
 def test_warning_repeats_only_after_interval(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

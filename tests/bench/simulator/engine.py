@@ -11,7 +11,8 @@ from policies import Policy
 from usage import Meters
 from workload import Job, Workload, running
 
-from mlplatform.scheduling.queue import (
+from mlplatform.capacity.resources import Node
+from mlplatform_gateway.queue.planner.queue import (
     Claim,
     Notice,
     Placement,
@@ -24,7 +25,6 @@ from mlplatform.scheduling.queue import (
     View,
     WaitingJob,
 )
-from mlplatform.scheduling.resources import Node
 
 UNSAVED = 0.2
 """Share of notices after which a job has no new checkpoint: a script that does not react, or is in its first epoch."""

@@ -11,7 +11,7 @@ from engine import place
 from policies import Policy
 from workload import Workload, running
 
-from mlplatform.scheduling.queue import Rules, RunningJob, Usage, View
+from mlplatform_gateway.queue.planner.queue import Rules, RunningJob, Usage, View
 
 WAITING = 10_000
 

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from workload import DAY
 
-from mlplatform.scheduling.plan import plan
-from mlplatform.scheduling.queue import Action, JobClass, Preempt, RunningJob, Start, View, WaitingJob
+from mlplatform_gateway.queue.planner.plan import plan
+from mlplatform_gateway.queue.planner.queue import Action, JobClass, Preempt, RunningJob, Start, View, WaitingJob
 
 
 class Policy(Protocol):
@@ -33,7 +33,7 @@ class Policy(Protocol):
 
 
 class Ours:
-    """`mlplatform.scheduling.plan.plan`, unchanged."""
+    """`mlplatform_gateway.queue.planner.plan.plan`, unchanged."""
 
     name = "ours"
     timed = True

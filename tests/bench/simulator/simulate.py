@@ -21,7 +21,7 @@ from report import plot, table, targets, write_json
 from rich.console import Console
 from workload import SAMPLES, SEEDS, Workload, alone, generated, philly
 
-from mlplatform.scheduling.queue import Rules
+from mlplatform_gateway.queue.planner.queue import Rules
 
 POLICIES: dict[str, type[Policy]] = {
     "ours": Ours,

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 
 from workload import Job
 
-from mlplatform.gateway.usage.decay import Decayed
-from mlplatform.scheduling.queue import Team, Usage
-from mlplatform.scheduling.resources import rate
+from mlplatform.capacity.resources import rate
+from mlplatform_gateway.queue.planner.queue import Team, Usage
+from mlplatform_gateway.usage.decay import Decayed
 
 
 class _Meter:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlplatform.scheduling.queue import JobClass, Placement, RunningJob, Team, WaitingJob
-from mlplatform.scheduling.resources import Node, Request, Resources, WorkerGroup
+from mlplatform.capacity.resources import Node, Request, Resources, WorkerGroup
+from mlplatform_gateway.queue.planner.queue import JobClass, Placement, RunningJob, Team, WaitingJob
 
 TRACE = Path(__file__).with_name("philly.csv.xz")
 """Jobs that a sample draws, of those of 9 October to 3 December 2017 with at most 16 GPUs; `README.md` has source and

@@ -11,7 +11,7 @@ pytest.importorskip("mlflow")
 
 from cryptography.fernet import Fernet
 
-from mlplatform.services.rotation import encrypt_again
+from mlplatform_stack.bootstrap.rotation import encrypt_again
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def test_server_offers_and_grants_no_direct_transfers(monkeypatch: pytest.Monkey
 def test_preferences_have_names_that_page_reads() -> None:
     from mlflow.server import app
 
-    page = resources.files("mlplatform.services").joinpath("mlflow_first_page.html").read_text()
+    page = resources.files("mlplatform_gateway.mlflow.server").joinpath("first_page.html").read_text()
     preferences = re.findall(r'^ +"(.+)_v\d": .+,$', page, re.MULTILINE)
     assert len(preferences) == page.count("_v1")
     code = "".join(path.read_text() for path in Path(str(app.static_folder), "static/js").glob("*.js"))

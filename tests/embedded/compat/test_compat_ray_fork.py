@@ -14,7 +14,7 @@ from mlplatform.settings.job import Settings
 
 IMPORTS = """
 import os, ray
-import mlplatform.compat.ray_fork as ray_fork
+import mlplatform_warm.ray.fork as ray_fork
 import ray.train, ray.tune
 
 def drawn():
@@ -37,7 +37,7 @@ import atexit, time
 slept, sleep = [], time.sleep
 atexit.register(lambda: print("slept", [seconds for seconds in slept if seconds >= 0.5]))
 import ray
-import mlplatform.compat.ray_fork
+import mlplatform_warm.ray.fork
 time.sleep = lambda seconds: (slept.append(seconds), sleep(seconds))
 ray.init()
 print("initialized", ray.is_initialized())

@@ -19,8 +19,8 @@ from guarded_mlflow import PASSWORD, Server
 from waiting import wait_for
 
 from mlplatform.contract import MLFLOW_CHANGES
-from mlplatform.credentials import write_mlflow_account
 from mlplatform.local.processes import free_ports
+from mlplatform.secrets.credentials import write_mlflow_account
 from mlplatform.settings.job import settings
 
 CHECKOUT = Path(__file__).parents[3]

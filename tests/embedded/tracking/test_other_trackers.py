@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from mlplatform import credentials
 from mlplatform.errors import AccessError, SettingsError
+from mlplatform.secrets import credentials
 from mlplatform.settings.environment import environment
 from mlplatform.settings.job import Settings
 from mlplatform.tracking import server

@@ -9,7 +9,7 @@ from engine import RESTART_S, Outcome, place, simulate
 from policies import FifoEasy, FirstFit, KueueLike, Policy, SlurmLike
 from workload import SAMPLES, Job, Workload, alone, generated, make_nodes, make_teams, philly, whole_shares
 
-from mlplatform.scheduling.queue import Action, Preempt, Start, View
+from mlplatform_gateway.queue.planner.queue import Action, Preempt, Start, View
 
 
 def job(name: str, arrived: float, duration: float, gpus: int, team: str = "a", limit: float | None = None) -> Job:

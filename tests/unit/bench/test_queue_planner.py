@@ -7,7 +7,7 @@ from planning_time import full_view
 from policies import Ours
 from workload import SEEDS, generated
 
-from mlplatform.scheduling.queue import Rules, Start
+from mlplatform_gateway.queue.planner.queue import Rules, Start
 
 
 def simulated(seed: int, rules: Rules) -> Result:

@@ -5,7 +5,7 @@ from report import targets
 from simulate import POLICIES, compare
 from workload import SAMPLES, philly
 
-from mlplatform.scheduling.queue import Rules
+from mlplatform_gateway.queue.planner.queue import Rules
 
 
 @pytest.mark.timeout(1800)

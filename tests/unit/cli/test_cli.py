@@ -109,6 +109,25 @@ def test_job_command_is_listed_verbatim(command: str, serve: Callable[..., str])
     assert command in done.stdout
 
 
+@pytest.mark.parametrize("words", [("jobs", "--json"), ("jobs", "list", "--json")])
+def test_jobs_are_listed_as_json(words: tuple[str, ...], serve: Callable[..., str]) -> None:
+    done = mlplatform(*words, RAY_ADDRESS=serve(lambda method, path: (200, listing(2))))
+    assert [json.loads(line) for line in done.stdout.splitlines()] == json.loads(listing(2))[::-1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "named"), [('{"teams": [{"name": "a"}]}', "teams.0.share_gpus"), ("[]", "body"), ("<html>", "body")]
+)
+def test_answer_of_another_version_is_named(answer: str, named: str, serve: Callable[..., str]) -> None:
+    error, code = refusal("teams", "list", RAY_ADDRESS=serve(lambda method, path: (200, answer)))
+    assert f"to /platform/teams has another {named} than this client expects" in error
+    assert code == 1
+
+
+OF_PLATFORM = {"state": "RUNNING", "max_restarts_on_loss": 3, "max_restarts_on_failure": 0}
+"""Additions of the platform to Ray's details of a job."""
+
+
 def listing(count: int) -> str:
     """The gateway's list of `count` jobs of two users; every other job is RUNNING."""
     jobs = [
@@ -151,7 +170,7 @@ def test_job_is_shown_by_id(words: list[str], serve: Callable[..., str], tmp_pat
 
     def answer(method: str, path: str) -> tuple[int, str]:
         if path == "/platform/jobs/train-000":
-            return 200, json.dumps({**job, "attempts": []})
+            return 200, json.dumps({**job, **OF_PLATFORM, "attempts": []})
         return (200, json.dumps(job)) if path == "/api/jobs/train-000" else (200, "[]")
 
     done = mlplatform(*words, "train-000", RAY_ADDRESS=serve(answer), MLPLATFORM_STORAGE=str(tmp_path))
@@ -163,7 +182,7 @@ def test_job_is_shown_by_id(words: list[str], serve: Callable[..., str], tmp_pat
 def test_time_limit_of_job_is_shown(
     limit: dict[str, float | None], shown: list[str], serve: Callable[..., str], tmp_path: Path
 ) -> None:
-    job = {**json.loads(listing(1))[0], "attempts": [], **limit}
+    job = {**json.loads(listing(1))[0], **OF_PLATFORM, "attempts": [], **limit}
     address = serve(lambda method, path: (200, json.dumps(job)))
     done = mlplatform("jobs", "train-000", RAY_ADDRESS=address, MLPLATFORM_STORAGE=str(tmp_path))
     assert re.findall(r"^Limit +(.+)", done.stdout, re.MULTILINE) == shown, done.stderr
@@ -191,9 +210,9 @@ def test_values_of_jobs_cannot_control_the_terminal(
     use = {"nodes": [], "gpus": [], "running": 1}
     use["jobs"] = [{"id": "a", "user": HOSTILE, "command": HOSTILE, "cpus": None, "memory": None, "gpus": []}]
     entry = dict.fromkeys(("principal", "kind", "address", "verb", "object"), HOSTILE)
-    entry |= {"time": "2026-11-21T10:00:00+00:00", "before": None, "after": {"user": HOSTILE}}
+    entry |= {"sequence": 1, "time": "2026-11-21T10:00:00+00:00", "before": None, "after": {"user": HOSTILE}}
     answers = {
-        "/platform/jobs/train-000": {**job, "attempts": [{**attempt, "ended": None}]},
+        "/platform/jobs/train-000": {**job, **OF_PLATFORM, "attempts": [{**attempt, "ended": None}]},
         "/api/jobs/train-000": job,
         "/api/jobs/train-000/logs": {"logs": HOSTILE},
         "/platform/utilisation": use,
@@ -210,7 +229,8 @@ def test_values_of_jobs_cannot_control_the_terminal(
 
 
 def test_value_with_lines_does_not_look_like_facts(serve: Callable[..., str], tmp_path: Path) -> None:
-    job = {**json.loads(listing(1))[0], "entrypoint": "false\nStatus   SUCCEEDED", "status": "FAILED", "attempts": []}
+    job = {**json.loads(listing(1))[0], **OF_PLATFORM, "status": "FAILED", "attempts": []}
+    job["entrypoint"] = "false\nStatus   SUCCEEDED"
     address = serve(lambda method, path: (200, json.dumps(job)))
     done = mlplatform("jobs", "train-000", RAY_ADDRESS=address, MLPLATFORM_STORAGE=str(tmp_path))
     assert re.findall(r"^Status +(\w+)", done.stdout, re.MULTILINE) == ["FAILED"]
@@ -224,7 +244,7 @@ def test_notice_is_shown_below_attempt_that_leaves(serve: Callable[..., str], tm
     leaves = {**fields, "number": 2, "outcome": None, "ended": None}
 
     def answer(method: str, path: str) -> tuple[int, str]:
-        return 200, json.dumps({**job, "attempts": [left, leaves]})
+        return 200, json.dumps({**job, **OF_PLATFORM, "attempts": [left, leaves]})
 
     done = mlplatform("jobs", "train-000", RAY_ADDRESS=serve(answer), MLPLATFORM_STORAGE=str(tmp_path), TZ="UTC")
     shown = [line.strip() for line in done.stdout.splitlines()]
@@ -295,7 +315,7 @@ def test_env_on_host_names_mlflows_account_until_it_is_installed(tmp_path: Path)
 
 @pytest.mark.parametrize("words", [["models"], ["data", "list"]])
 def test_missing_python_package_is_named(words: list[str], tmp_path: Path) -> None:
-    without = "import sys; sys.modules.update(mlflow=None, boto3=None); from mlplatform.cli import main; main()"
+    without = "import sys; sys.modules.update(mlflow=None, boto3=None); from mlplatform.cli.app import main; main()"
     env = {
         **os.environ,
         "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
@@ -310,7 +330,8 @@ def test_missing_python_package_is_named(words: list[str], tmp_path: Path) -> No
 def test_help_imports_no_heavy_modules() -> None:
     # Beyond what mlplatform.pth imports whenever Python starts, which must be little as well.
     program = (
-        "import sys; start = set(sys.modules); print(*start); import mlplatform.cli; print(*set(sys.modules) - start)"
+        "import sys; start = set(sys.modules); print(*start); "
+        "import mlplatform.cli.app; print(*set(sys.modules) - start)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     at_start, loaded = (

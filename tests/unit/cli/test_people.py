@@ -23,7 +23,7 @@ from stand_in_minio import ACCOUNT, SECRET, StandInMinio
 from stand_in_mlflow import StandInMlflow
 from started_gateway import MLFLOW_PASSWORD, S3_PORT, StartedGateway
 
-from mlplatform.credentials import read_mlflow_account
+from mlplatform.secrets.credentials import read_mlflow_account
 
 SHARED = "ray_token"
 
@@ -213,6 +213,18 @@ def test_people_are_listed_and_removed(host: Machine) -> None:
     assert "Removed lena. The jobs stay" in host.prints("people", "remove", "lena")
     assert "Person 'lena' does not exist" in host.refuses("people", "remove", "lena")
     assert "Team 'audio' does not exist" in host.refuses("people", "add", "otto", "--team", "audio")
+
+
+def test_lists_as_json_have_what_the_gateway_answers(host: Machine, laptop: Machine, gateway: httpx.Client) -> None:
+    host.prints("teams", "add", "vision", "--gpus", "2", "--cap", "running=3")
+    laptop.prints("login", code_of(host, "ada", "--team", "vision", "--lead"))
+    laptop.run("secrets", "put", "KEY", "-", answer="value")
+    own = {"Authorization": f"Bearer {laptop.token.read_text().strip()}"}
+    for noun in ("people", "teams", "tokens", "secrets"):
+        (printed,) = map(json.loads, laptop.prints(noun, "list", "--json").splitlines())
+        (answer,) = gateway.get(f"/platform/{noun}", headers=own).json()[noun]
+        # The token may have been used meanwhile.
+        assert printed | {"used": None} == answer | {"used": None}
 
 
 def test_team_with_people_is_removed_with_force_only(host: Machine) -> None:

@@ -23,6 +23,10 @@ ENTRY = {
 }
 
 
+DETAILS = {"submission_id": "train-2", "status": "RUNNING", "message": "Job is running.", "entrypoint": "true"}
+OF_PLATFORM = {**DETAILS, "state": "RUNNING", "max_restarts_on_loss": 3, "max_restarts_on_failure": 0}
+
+
 def run(*words: str, address: str) -> str:
     return mlplatform(*words, RAY_ADDRESS=address, COLUMNS="200").stdout
 
@@ -30,8 +34,7 @@ def run(*words: str, address: str) -> str:
 def gateway(method: str, path: str) -> tuple[int, str]:
     """A gateway with one job that waits for resources, and one that runs."""
     if path == "/api/jobs/train-2":
-        details = {"submission_id": "train-2", "status": "RUNNING", "message": "Job is running.", "entrypoint": "true"}
-        return 200, json.dumps(details)
+        return 200, json.dumps(DETAILS)
     found = [] if path.endswith("job=train-2") else [ENTRY]
     return 200, json.dumps({"at": datetime.now(UTC).isoformat(), "waiting": 3, "entries": found})
 
@@ -66,7 +69,8 @@ def test_why_names_who_takes_back_resources_of_running_job(serve: Serve) -> None
     leaving = {**attempt, "ended": None, "leave_by": "2026-11-01T12:00:00+00:00", "leave_why": why}
 
     def asked(method: str, path: str) -> tuple[int, str]:
-        return (200, json.dumps({"attempts": [leaving]})) if path == "/platform/jobs/train-2" else gateway(method, path)
+        found = {**OF_PLATFORM, "attempts": [leaving]}
+        return (200, json.dumps(found)) if path == "/platform/jobs/train-2" else gateway(method, path)
 
     assert run("why", "train-2", address=serve(asked)).splitlines() == [
         "train-2 is RUNNING, and was asked to leave: it has until 2026-11-01 12:00:00 to save its state.",
@@ -79,7 +83,7 @@ def test_why_names_state_of_job_with_attempt_that_stays(serve: Serve, more: dict
     attempt = {"number": 1, "outcome": None, "reason": None, "node": "n", "created": "2026-11-01T10:00:00+00:00"}
 
     def stays(method: str, path: str) -> tuple[int, str]:
-        found = {"attempts": [{**attempt, "ended": None, **more}]}
+        found = {**OF_PLATFORM, "attempts": [{**attempt, "ended": None, **more}]}
         return (200, json.dumps(found)) if path == "/platform/jobs/train-2" else gateway(method, path)
 
     assert run("why", "train-2", address=serve(stays)) == "train-2 is RUNNING: Job is running.\n"

@@ -28,6 +28,7 @@ USE: dict[str, Any] = {
             "memory_used": 61 << 30,
             "memory_total": 80 << 30,
             "holders": {"a": 0.5, "b": 0.5},
+            "memory_of": {},
         },
         {
             "node": "ray-worker-1",
@@ -37,6 +38,7 @@ USE: dict[str, Any] = {
             "memory_used": None,
             "memory_total": None,
             "holders": {},
+            "memory_of": {},
         },
     ],
     "jobs": [

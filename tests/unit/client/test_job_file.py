@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from mlplatform.capacity.resources import Resources, WorkerGroup
 from mlplatform.client.job_file import JobFile, pairs, submission
 from mlplatform.errors import JobError
-from mlplatform.scheduling.resources import Resources, WorkerGroup
 
 FULL = """
 entrypoint = "python train.py --lr 0.1"

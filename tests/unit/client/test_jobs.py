@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from mlplatform.api.jobs import ID
+from mlplatform.capacity.nodes import Shortage
+from mlplatform.capacity.resources import Resources, WorkerGroup
 from mlplatform.client.jobs import Jobs, new_id, report_in
 from mlplatform.errors import AccessError, CapacityError, JobError, SettingsError
-from mlplatform.gateway.jobs.submission import _ID
-from mlplatform.scheduling.capacity import Shortage
-from mlplatform.scheduling.resources import Resources, WorkerGroup
 from mlplatform.settings.job import Settings
 
 Answer = tuple[int, str]
@@ -110,7 +110,7 @@ def test_error_responses_are_not_log_lines(jobs_at: JobsAt) -> None:
 
 @pytest.mark.parametrize("name", ["digits", "größe", ".hidden", "--", "損失", "a" * 500, "a b/c"])
 def test_generated_id_is_valid_for_any_job_name(name: str) -> None:
-    assert re.fullmatch(_ID, new_id(name))
+    assert re.fullmatch(ID, new_id(name))
 
 
 @pytest.mark.parametrize("ask", [lambda jobs: jobs.wait("a"), lambda jobs: list(jobs.follow("a"))])

@@ -10,8 +10,8 @@ from sqlalchemy import Engine, event
 from started_gateway import StartedGateway
 from stored import database_in
 
-from mlplatform.gateway.database.engine import connect
-from mlplatform.gateway.jobs.store import JobStore
+from mlplatform_gateway.database.engine import connect
+from mlplatform_gateway.jobs.store import JobStore
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from typing import TypeVar
 
 from queues import effects
 
-from mlplatform.scheduling.accounts import Accounts
-from mlplatform.scheduling.backfill import reserve
-from mlplatform.scheduling.queue import (
+from mlplatform_gateway.queue.planner.accounts import Accounts
+from mlplatform_gateway.queue.planner.backfill import reserve
+from mlplatform_gateway.queue.planner.queue import (
     Action,
     Caps,
     Explain,
@@ -19,9 +19,9 @@ from mlplatform.scheduling.queue import (
     View,
     WaitingJob,
 )
-from mlplatform.scheduling.room import Room
-from mlplatform.scheduling.shares import Shares
-from mlplatform.scheduling.state import State
+from mlplatform_gateway.queue.planner.room import Room
+from mlplatform_gateway.queue.planner.shares import Shares
+from mlplatform_gateway.queue.planner.state import State
 
 Job = TypeVar("Job", WaitingJob, RunningJob)
 

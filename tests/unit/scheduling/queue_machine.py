@@ -32,9 +32,10 @@ from invariants import (
 )
 from queues import effects, is_beyond_share, left
 
-from mlplatform.scheduling.capacity import check
-from mlplatform.scheduling.plan import first_pass, plan, queue
-from mlplatform.scheduling.queue import (
+from mlplatform.capacity.nodes import check
+from mlplatform.capacity.resources import Node, Request, Resources, WorkerGroup
+from mlplatform_gateway.queue.planner.plan import first_pass, plan, queue
+from mlplatform_gateway.queue.planner.queue import (
     Action,
     Caps,
     JobClass,
@@ -48,9 +49,8 @@ from mlplatform.scheduling.queue import (
     View,
     WaitingJob,
 )
-from mlplatform.scheduling.resources import Node, Request, Resources, WorkerGroup
-from mlplatform.scheduling.shares import Shares, total
-from mlplatform.scheduling.state import execute
+from mlplatform_gateway.queue.planner.shares import Shares, total
+from mlplatform_gateway.queue.planner.state import execute
 
 EPSILON = 1e-6
 RULES = Rules(grace_s=100, overdue_s=5000, hold_back_s=50)

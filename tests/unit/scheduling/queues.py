@@ -5,7 +5,8 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from mlplatform.scheduling.queue import (
+from mlplatform.capacity.resources import Node, Request, Resources, WorkerGroup
+from mlplatform_gateway.queue.planner.queue import (
     Action,
     Claim,
     Explain,
@@ -18,8 +19,7 @@ from mlplatform.scheduling.queue import (
     View,
     WaitingJob,
 )
-from mlplatform.scheduling.resources import Node, Request, Resources, WorkerGroup
-from mlplatform.scheduling.room import Room
+from mlplatform_gateway.queue.planner.room import Room
 
 NOW = 1_000_000.0
 GRACE = 120.0

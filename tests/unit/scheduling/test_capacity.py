@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from mlplatform.capacity.nodes import Shortage, check
+from mlplatform.capacity.resources import Node, Resources, WorkerGroup
 from mlplatform.errors import CapacityError
-from mlplatform.gateway.upstream.listings import holdings_in, host_names, nodes_in, users_of
-from mlplatform.scheduling.capacity import Shortage, check
-from mlplatform.scheduling.resources import Node, Resources, WorkerGroup
+from mlplatform_gateway.ray.listings import holdings_in, host_names, nodes_in, users_of
 
 LISTINGS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "ray_listings.json").read_text())
 LOST_AT = 1795238851.427

@@ -21,12 +21,12 @@ from queues import (
     workers,
 )
 
+from mlplatform.capacity.resources import Request, Resources
 from mlplatform.errors import SettingsError
-from mlplatform.scheduling.forecast import forecast
-from mlplatform.scheduling.plan import plan, queue
-from mlplatform.scheduling.queue import Caps, Claim, JobClass, Notice, Release, Start, Team, Usage
-from mlplatform.scheduling.resources import Request, Resources
-from mlplatform.scheduling.state import execute
+from mlplatform_gateway.queue.planner.forecast import forecast
+from mlplatform_gateway.queue.planner.plan import plan, queue
+from mlplatform_gateway.queue.planner.queue import Caps, Claim, JobClass, Notice, Release, Start, Team, Usage
+from mlplatform_gateway.queue.planner.state import execute
 
 A, B = Team("a", 4, 32), Team("b", 4, 32)
 OVERDUE = NOW - 72 * HOUR

@@ -12,10 +12,10 @@ from dataclasses import replace
 import pytest
 from queues import effects, left
 
-from mlplatform.scheduling.plan import plan
-from mlplatform.scheduling.queue import JobClass, Preempt, Rules, Team, View, WaitingJob
-from mlplatform.scheduling.resources import Node, Request, Resources, WorkerGroup
-from mlplatform.scheduling.state import execute
+from mlplatform.capacity.resources import Node, Request, Resources, WorkerGroup
+from mlplatform_gateway.queue.planner.plan import plan
+from mlplatform_gateway.queue.planner.queue import JobClass, Preempt, Rules, Team, View, WaitingJob
+from mlplatform_gateway.queue.planner.state import execute
 
 TICK_S = 10.0
 TICKS = 300

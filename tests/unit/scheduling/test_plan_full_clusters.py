@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from queues import effects, is_beyond_share, left
 
-from mlplatform.scheduling.plan import plan
-from mlplatform.scheduling.queue import JobClass, Preempt, Rules, RunningJob, Team, View, WaitingJob
-from mlplatform.scheduling.resources import Node, Request, Resources, WorkerGroup
-from mlplatform.scheduling.state import execute
+from mlplatform.capacity.resources import Node, Request, Resources, WorkerGroup
+from mlplatform_gateway.queue.planner.plan import plan
+from mlplatform_gateway.queue.planner.queue import JobClass, Preempt, Rules, RunningJob, Team, View, WaitingJob
+from mlplatform_gateway.queue.planner.state import execute
 
 RULES = Rules(grace_s=100, overdue_s=5000, hold_back_s=50)
 ONE_GPU = Request(Resources(gpus=1))

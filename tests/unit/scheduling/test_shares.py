@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from queues import NOW, claims, effects, explained, job, left, node, preempted, runs, started, view, workers
 
-from mlplatform.scheduling.plan import plan
-from mlplatform.scheduling.queue import Team
-from mlplatform.scheduling.resources import Request, Resources
-from mlplatform.scheduling.shares import Shares
-from mlplatform.scheduling.state import execute
+from mlplatform.capacity.resources import Request, Resources
+from mlplatform_gateway.queue.planner.plan import plan
+from mlplatform_gateway.queue.planner.queue import Team
+from mlplatform_gateway.queue.planner.shares import Shares
+from mlplatform_gateway.queue.planner.state import execute
 
 HOUR = 3600.0
 VISION, AUDIO = Team("vision", 2, 0), Team("audio", 2, 0)

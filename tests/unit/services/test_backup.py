@@ -17,12 +17,12 @@ from typing import Any, cast
 import pytest
 
 from mlplatform.errors import StorageError
-from mlplatform.services.backup import archive, files, objects, restoring, saving
-from mlplatform.services.backup.archive import Header, Writer, reading
-from mlplatform.services.backup.progress import Progress
-from mlplatform.services.backup.saving import without_passwords
-from mlplatform.services.buckets import Versions
-from mlplatform.stack.backup import merged
+from mlplatform_stack.backup import archive, files, objects, restoring, saving
+from mlplatform_stack.backup.archive import Header, Writer, reading
+from mlplatform_stack.backup.progress import Progress
+from mlplatform_stack.backup.saving import without_passwords
+from mlplatform_stack.backup.verbs import merged
+from mlplatform_stack.bootstrap.buckets import Versions
 
 HEADER = Header("0.4.0", "2026-11-25T10:00:00+00:00", {"gateway": "0004"})
 KNOWN = {"gateway": {"0001", "0004"}}

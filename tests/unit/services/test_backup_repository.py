@@ -15,10 +15,10 @@ from typing import IO
 import pytest
 
 from mlplatform.errors import StorageError
-from mlplatform.services.backup import __main__ as program
-from mlplatform.services.backup import databases, marks, repository
-from mlplatform.services.backup.archive import Header, Writer, reading
-from mlplatform.services.backup.repository import Repository
+from mlplatform_stack.backup import __main__ as program
+from mlplatform_stack.backup import databases, marks, repository
+from mlplatform_stack.backup.archive import Header, Writer, reading
+from mlplatform_stack.backup.repository import Repository
 
 pytestmark = pytest.mark.skipif(not shutil.which("restic"), reason="restic is missing: install the package `restic`")
 
@@ -155,7 +155,9 @@ def test_timer_makes_no_new_place_for_former_backups(
     monkeypatch.setattr(marks, "STATE", tmp_path / "state")
     monkeypatch.setattr(program, "save", writing(FIRST))
     (tmp_path / "state").mkdir()
-    add = ("add", kept.shown, "0", "0", "0")
+    for name in ("DAILY", "WEEKLY", "MONTHLY"):
+        monkeypatch.setenv(f"BACKUP_KEEP_{name}", "0")
+    add = ("add", kept.shown)
     assert program.main(*add) == 0
     shutil.rmtree(kept.address)
     Path(kept.address).mkdir()

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from waiting import wait_for
 
-from mlplatform.services.backup import marks, timer
-from mlplatform.services.backup.timer import due
+from mlplatform_stack.backup import marks, timer
+from mlplatform_stack.backup.timer import due
 
 HOUR = 3600.0
 
@@ -73,7 +73,7 @@ def test_stopped_timer_ends_its_backup(tmp_path: Path) -> None:
     program = f"""
 import signal, sys
 from pathlib import Path
-from mlplatform.services.backup import marks, timer
+from mlplatform_stack.backup import marks, timer
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 folder = marks.STATE = Path({str(tmp_path)!r})
 timer.HEARTBEAT = folder / "heartbeat"

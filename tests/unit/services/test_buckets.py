@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from mlplatform.errors import SettingsError
-from mlplatform.services import bootstrap, buckets, secret_files, store
-from mlplatform.services.backup import objects
 from mlplatform.settings.storage import BUCKETS, StorageSettings
+from mlplatform_stack.backup import objects
+from mlplatform_stack.bootstrap import buckets, secret_files
+from mlplatform_stack.bootstrap import databases as bootstrap
+from mlplatform_stack.bootstrap import minio as store
 
 Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
 
@@ -93,7 +95,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 
     def load(address: str) -> StorageSettings:
         monkeypatch.setenv("AWS_ENDPOINT_URL", address)
-        monkeypatch.setenv("MLPLATFORM_S3_EXTERNAL", address)
+        monkeypatch.setenv("S3_ENDPOINT_URL", address)
         return StorageSettings.load()
 
     return load
@@ -142,7 +144,7 @@ def test_account_that_is_not_filled_in_is_named(serve: Serve, settings: Any, tmp
 def test_versions_are_kept_where_rules_remove_them(
     serve: Serve, settings: Any, monkeypatch: pytest.MonkeyPatch, days: int
 ) -> None:
-    monkeypatch.setenv("MLPLATFORM_CHECKPOINT_VERSION_DAYS", str(days))
+    monkeypatch.setenv("CHECKPOINT_VERSION_DAYS", str(days))
     server = VersionedServer(*BUCKETS)
     known = settings(serve(server))
     assert list(buckets.keep_versions(owner(known), known)) == []

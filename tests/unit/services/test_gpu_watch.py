@@ -14,7 +14,7 @@ import pytest
 
 NODE = """
 import threading
-from mlplatform.services import gpu_watch
+from mlplatform.node import gpu_watch
 gpu_watch.start(0.02)
 print("started", flush=True)
 threading.Event().wait({seconds})

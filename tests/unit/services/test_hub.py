@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mlplatform.errors import HostError
-from mlplatform.services.hub import Hub
+from mlplatform_stack.hosts.hub import Hub
 
 
 @pytest.fixture

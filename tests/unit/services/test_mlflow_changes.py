@@ -14,8 +14,8 @@ from starlette.routing import Route
 from waiting import until
 
 from mlplatform.contract import MLFLOW_CHANGES
-from mlplatform.services import mlflow_changes
-from mlplatform.services.mlflow_changes import Reporter, is_change
+from mlplatform_gateway.mlflow.server import changes as mlflow_changes
+from mlplatform_gateway.mlflow.server.changes import Reporter, is_change
 
 API = "/api/2.0/mlflow"
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from mlplatform.services.mlflow_pages import for_own_pages
+from mlplatform_gateway.mlflow.server.pages import for_own_pages
 
 
 async def echo(request: Request) -> JSONResponse:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlplatform.services.mlflow_rights import may
+from mlplatform_gateway.mlflow.server.rights import may
 
 ROLES, PEOPLE = ("job", "person"), ("alice", "admin", "gateway")
 

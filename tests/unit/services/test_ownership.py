@@ -12,12 +12,14 @@ import pytest
 import yaml
 
 from mlplatform.errors import HostError
-from mlplatform.services import ownership
-from mlplatform.services.ownership import OWNERS, give, give_all
+from mlplatform_stack import declared, generated
+from mlplatform_stack.bootstrap.ownership import give, give_all, parse
+from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
-RAY = OWNERS["ray"]
+RAY = (27003, 27003)
 FORMER = (65534, 0)
+GIVEN = {"shared": RAY}
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to others; CI runs as root")
 
@@ -34,7 +36,7 @@ def everything(volume: Path) -> list[Path]:
 @pytest.fixture
 def volume(tmp_path: Path) -> Path:
     """A volume as Docker fills one with the files of an image, with folders that only their owner may read."""
-    root = tmp_path / "volumes" / "ray" / "shared"
+    root = tmp_path / "volumes" / "shared"
     (root / "a" / "b").mkdir(parents=True)
     for name in ("top", "a/one", "a/b/two"):
         (root / name).write_text(name)
@@ -50,11 +52,11 @@ def test_volume_is_given_once_with_content_and_modes_kept(
     volume: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     modes = {path: path.lstat().st_mode for path in everything(volume)}
-    give_all(volume.parents[1])
+    give_all(volume.parent, GIVEN)
     assert {owned_by(path) for path in everything(volume)} == {RAY}
     assert {path: path.lstat().st_mode for path in everything(volume)} == modes
     assert (volume / "a/b/two").read_text() == "a/b/two"
-    assert capsys.readouterr().out == "shared: 6 files and folders now belong to 27003:27003 (ray).\n"
+    assert capsys.readouterr().out == "shared: 6 files and folders now belong to 27003:27003.\n"
     monkeypatch.setattr(os, "fwalk", lambda *_, **__: pytest.fail("it was searched again"))
     assert give(volume, RAY) == 0
 
@@ -115,59 +117,65 @@ def test_unchangeable_volume_is_reported_and_not_finished(volume: Path, monkeypa
 
     monkeypatch.setattr(os, "chown", refuse)
     with pytest.raises(HostError, match=r"The volume shared could not be given to user 27003 .*Read-only file system"):
-        give_all(volume.parents[1])
+        give_all(volume.parent, GIVEN)
     assert owned_by(volume) == FORMER
 
 
 @as_root
 @pytest.mark.parametrize(("user", "refused"), [(999, True), (0, False)])
 def test_volumes_of_former_version_are_refused_and_kept(volume: Path, user: int, refused: bool) -> None:
-    cluster = volume.parents[1] / "postgres" / "postgres" / "PG_VERSION"
+    cluster, owners = volume.parent / "postgres" / "PG_VERSION", parse(["shared=27003:27003", "postgres=27004:27005"])
     cluster.parent.mkdir(parents=True)
     cluster.write_text("17\n")
     os.chown(cluster, user, user)
     if refused:
         with pytest.raises(HostError, match=r"version 0\.3 or earlier, .* `git reflog` names, .* another STACK_PREFIX"):
-            give_all(volume.parents[1])
+            give_all(volume.parent, owners)
         assert (owned_by(cluster), owned_by(volume)) == ((999, 999), FORMER)
     else:
-        give_all(volume.parents[1])
-        assert (owned_by(cluster), owned_by(volume)) == (OWNERS["postgres"], RAY)
+        give_all(volume.parent, owners)
+        assert (owned_by(cluster), owned_by(volume)) == ((27004, 27005), RAY)
 
 
-def test_no_id_is_low_or_shared() -> None:
-    ids = [uid for uid, _ in OWNERS.values()]
-    assert len(set(ids)) == len(ids)
-    assert min(ids) >= 20000
-
-
-@pytest.mark.parametrize(("image", "user"), [("minio", "store"), ("platform", "platform"), ("ray", "ray")])
-def test_images_create_user_with_id_of_table(image: str, user: str) -> None:
+@pytest.mark.parametrize(
+    ("image", "owner"),
+    [
+        ("minio", "27001:27001"),
+        ("platform", "27002:27002"),
+        ("ray", "27003:27003"),
+        ("proxy", "27009:27009"),
+    ],
+)
+def test_images_create_user_with_id_of_compose_files(image: str, owner: str) -> None:
+    uid, gid = owner.split(":")
     text = (CHECKOUT / "images" / image / "Dockerfile").read_text()
-    uid, gid = OWNERS[user]
-    assert re.search(rf"groupadd --gid {gid} {image}\b", text)
-    assert re.search(rf"useradd --uid {uid} --gid {image}\b", text)
-    assert re.findall(r"^USER (\S+)", text, re.MULTILINE)[-1] == image
-
-
-def mounted_by_ownership() -> dict[str, str]:
-    """The user to whom each volume is given, by the volume's name, for the shipped compose files."""
-    found = {}
-    for path in CHECKOUT.glob("compose/**/*.yaml"):
-        for name, service in (yaml.safe_load(path.read_text()).get("services") or {}).items():
-            for mount in service.get("volumes", []) if name.startswith("ownership") else ():
-                volume, target = mount.split(":")[:2]
-                if target.startswith(f"{ownership.VOLUMES}/"):
-                    user, folder = target.removeprefix(f"{ownership.VOLUMES}/").split("/")
-                    assert folder == volume, mount
-                    found[volume] = user
-    return found
+    name = re.findall(rf"groupadd --gid {gid} (\S+)", text)[-1]
+    assert re.search(rf"useradd --uid {uid} --gid ({gid}|{name})\b", text)
+    assert re.findall(r"^USER (\S+)", text, re.MULTILINE)[-1] in (name, owner)
+    services = declared.services(CHECKOUT, StackSettings.defaults(), generated=False).values()
+    ours = [service for service in services if re.search(rf"\bmlplatform-{image}:", service["image"])]
+    assert ours
+    assert {declared.facts(service).get("owner", owner) for service in ours} == {owner}
 
 
 def test_every_volume_is_given_to_user_of_its_service() -> None:
-    declared: set[str] = set()
-    for path in CHECKOUT.glob("compose/**/*.yaml"):
-        declared |= set(yaml.safe_load(path.read_text()).get("volumes") or {})
+    files = [file for file in CHECKOUT.glob("compose/*.yaml") if ".generated." not in file.name]
+    known = {volume for file in files for volume in yaml.safe_load(file.read_text()).get("volumes") or {}}
+    services = declared.services(CHECKOUT, StackSettings.defaults(), generated=False)
+    owners = generated.owners_of_volumes(services)
     # Root owns these: the hub configures interfaces, `make data` fills the data set's volume, backups read everything.
-    assert declared - {"hub", "food11", "backup-spool", "backup-state"} == set(mounted_by_ownership())
-    assert set(mounted_by_ownership().values()) <= OWNERS.keys()
+    assert known - {"hub", "food11", "backup-spool", "backup-state"} == set(owners)
+    for name, service in services.items():
+        owner = declared.facts(service).get("owner", service.get("user"))
+        mounts = [mount.partition(":")[0] for mount in service.get("volumes", []) if not mount.endswith(":ro")]
+        others = [volume for volume in mounts if owners.get(volume, owner) != owner and owner != "root"]
+        assert not others, f"{name} writes to {others}, which belong to others"
+
+
+def test_joined_host_gives_volumes_to_user_of_its_worker() -> None:
+    folder = CHECKOUT / "compose"
+    ownership = declared.of_file(folder / "joined/compose.yaml")["ownership"]
+    owner = declared.facts(declared.inherited(folder / "base.yaml", "worker-of-host", {}))["owner"]
+    names = ["logs", "shared"]
+    assert ownership["command"] == [f"{name}={owner}" for name in names]
+    assert ownership["volumes"] == [f"{name}:/volumes/{name}" for name in names]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from waiting import wait_for
 
-from mlplatform.services import ray_files
+from mlplatform.node import files as ray_files
 
 DAY = 86_400.0
 NOW = time.time()

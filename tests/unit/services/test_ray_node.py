@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mlplatform.services import ray_node
+from mlplatform_warm.ray import node as ray_node
 
 
 @pytest.mark.parametrize("folder", ["plain", "with space", "a $HOME `x` \"q\" 'r' é", "long" * 60])

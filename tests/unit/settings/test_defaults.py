@@ -1,9 +1,11 @@
-"""One default per setting: `.env.example`, the compose files and the settings' models agree."""
+"""One name and one default per setting: its field has both, and nothing else declares them again."""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,20 +14,18 @@ import pytest
 import yaml
 from pydantic_settings import BaseSettings
 
-from mlplatform.settings.gateway import GatewaySettings
+from mlplatform.errors import SettingsError
 from mlplatform.settings.job import Settings
 from mlplatform.settings.node import NodeSettings
-from mlplatform.settings.stack import StackSettings
-from mlplatform.settings.storage import StorageSettings
+from mlplatform.settings.services import OfGateway
+from mlplatform.settings.storage import ObjectStore, StorageSettings
+from mlplatform_gateway.settings import GatewaySettings
+from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
 
 DEFAULT = re.compile(r"\$\{([A-Z0-9_]+):?-([^}]*)\}")
 """`${NAME:-default}` and `${NAME-default}` of Compose."""
-
-ONLY_OF_COMPOSE = {"COMPOSE_PROFILES"}
-"""The example starts every service; without this variable, Compose starts only services without a profile."""
-
 
 MODELS = (Settings, GatewaySettings, NodeSettings, StorageSettings)
 """Settings that containers read."""
@@ -37,16 +37,7 @@ def example() -> dict[str, str]:
 
 
 def compose_files() -> list[Path]:
-    return sorted((CHECKOUT / "compose").glob("*.yaml"))
-
-
-def defaults_of_compose() -> dict[str, set[str]]:
-    """Defaults of each variable in the compose files."""
-    found: defaultdict[str, set[str]] = defaultdict(set)
-    for path in compose_files():
-        for name, default in DEFAULT.findall(path.read_text()):
-            found[name].add(default)
-    return dict(found)
+    return sorted((CHECKOUT / "compose").rglob("*.yaml"))
 
 
 def environments() -> Iterator[tuple[str, str]]:
@@ -65,14 +56,6 @@ def defaults(model: type[BaseSettings]) -> dict[str, Any]:
     return {variable: default for variable, default in known.items() if default is not None}
 
 
-def test_compose_defaults_equal_env_example() -> None:
-    # An empty value in the example leaves the choice to Compose; it differs by accelerator.
-    given = {name: value for name, value in example().items() if value}
-    found = {name: values for name, values in defaults_of_compose().items() if name in given}
-    assert len(found) > 20
-    assert found == {name: {given[name]} for name in found}
-
-
 def test_each_setting_belongs_to_host_or_to_stack() -> None:
     classes = {str(field.validation_alias): field.json_schema_extra for field in StackSettings.model_fields.values()}
     assert classes.keys() == example().keys()
@@ -81,18 +64,60 @@ def test_each_setting_belongs_to_host_or_to_stack() -> None:
     assert not {"GRACE_SECONDS", "BACKUP_EVERY_HOURS", "BUCKET_QUOTAS"} & StackSettings.of_host()
 
 
-def test_each_variable_of_env_example_is_used() -> None:
+def test_each_setting_is_used() -> None:
     compose = " ".join(path.read_text() for path in compose_files())
-    unused = {name for name in example() if not re.search(rf"\$\{{{name}\b", compose)}
-    code = " ".join(path.read_text() for path in (CHECKOUT / "platform/src/mlplatform/stack").rglob("*.py"))
-    names = {str(field.validation_alias): name for name, field in StackSettings.model_fields.items()}
-    assert {name for name in unused if f".{names[name]}" not in code} == set()
+    unused = {name for name in StackSettings.variables() if not re.search(rf"\$\{{{name}\b|^ +{name}:$", compose, re.M)}
+    folders = (CHECKOUT / "platform" / name for name in ("stack", "gateway"))
+    code = " ".join(path.read_text() for folder in folders for path in folder.rglob("*.py"))
+    assert {name for name in unused if f".{name.lower()}" not in code} == set()
 
 
-def test_stack_settings_defaults_equal_env_example() -> None:
-    given = example()
-    found = {name: str(value) for name, value in defaults(StackSettings).items() if name not in ONLY_OF_COMPOSE}
-    assert found == {name: given[name] for name in found}
+def test_compose_files_leave_defaults_to_fields() -> None:
+    ours = StackSettings.defaults()
+    texts = {path.name: path.read_text() for path in compose_files()}
+    again = {
+        name: {found for found, default in DEFAULT.findall(text) if default == ours.get(found)}
+        for name, text in texts.items()
+    }
+    assert {name: found for name, found in again.items() if found} == {}
+
+
+def test_example_is_written_from_fields(tmp_path: Path) -> None:
+    program, file = (sys.executable, CHECKOUT / "platform/env_example.py"), tmp_path / ".env.example"
+    shutil.copy(CHECKOUT / ".env.example", file)
+    assert subprocess.run([*program, file, "--check"], check=False).returncode == 0, "run `make format`"
+    file.write_text(file.read_text().replace("GRACE_SECONDS=120", "GRACE_SECONDS=60"))
+    done = subprocess.run([*program, file, "--check"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"{file} differs from the fields of the settings: run `make format`.\n",
+    )
+    subprocess.run([*program, file], check=True)
+    assert file.read_text() == (CHECKOUT / ".env.example").read_text()
+
+
+def test_empty_settings_have_their_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in OfGateway.variables():
+        monkeypatch.delenv(name, raising=False)
+    unset = GatewaySettings.load()
+    for name in OfGateway.variables():
+        monkeypatch.setenv(name, "")
+    assert GatewaySettings.load() == unset
+    assert (unset.grace_seconds, unset.mail_tls, unset.runs_keep_days) == (120, "required", None)
+
+
+def test_gateway_names_variable_of_env_and_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRACE_SECONDS", "soon")
+    monkeypatch.setenv("MAIL_SERVER", "smtp.example.org")
+    with pytest.raises(SettingsError) as error:
+        GatewaySettings.load()
+    assert "GRACE_SECONDS='soon'" in str(error.value)
+    assert "MAIL_SERVER='smtp.example.org'" in str(error.value)
+
+
+def test_one_shot_gets_every_setting_of_object_store() -> None:
+    services = yaml.safe_load((CHECKOUT / "compose/storage.yaml").read_text())["services"]
+    assert ObjectStore.variables() <= services["storage-init"]["environment"].keys()
 
 
 def test_each_container_variable_has_settings_field() -> None:
@@ -101,7 +126,7 @@ def test_each_container_variable_has_settings_field() -> None:
     assert {name for name, _ in environments() if name.startswith("MLPLATFORM_")} <= read
 
 
-@pytest.mark.parametrize("model", [Settings, GatewaySettings, StorageSettings])
+@pytest.mark.parametrize("model", [Settings, GatewaySettings])
 def test_container_defaults_equal_code_defaults(model: type[BaseSettings]) -> None:
     ours = {name: value for name, value in defaults(model).items() if name.startswith("MLPLATFORM_")}
     found = {name: value for name, value in environments() if name in ours and name != "MLPLATFORM_HOME"}

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from mlplatform.client.jobs import Jobs
+from mlplatform.client.mlflow_rest import Account, MlflowRest
 from mlplatform.errors import PlatformError, UnreachableError
-from mlplatform.mlflow_rest import Account, MlflowRest
 from mlplatform.settings import proxies
 from mlplatform.settings.job import Settings
 

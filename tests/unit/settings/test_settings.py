@@ -6,6 +6,7 @@ import pytest
 from mlplatform.errors import SettingsError
 from mlplatform.settings.environment import set_default_environment
 from mlplatform.settings.job import Settings
+from mlplatform_stack.settings import StackSettings
 
 
 def test_identity_is_read_from_ray_job_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,3 +80,9 @@ def test_default_does_not_override_user_value(monkeypatch: pytest.MonkeyPatch) -
     set_default_environment({"MLPLATFORM_HOME": "/default", "MLPLATFORM_STORAGE": "/default"})
     assert Settings.load().home == Path("/mine")
     assert Settings.load().storage == "/default"
+
+
+def test_missing_setting_is_named_without_the_others(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("DOMAIN=ml.example.org\n")
+    with pytest.raises(SettingsError, match=r"^MLPLATFORM_VERSION is not set\.$"):
+        StackSettings.load(tmp_path / ".env")

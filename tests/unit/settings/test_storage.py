@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from mlplatform.errors import SettingsError
-from mlplatform.settings.storage import StorageSettings, bucket_quotas
+from mlplatform.settings.storage import StorageSettings, quotas_of
 
 
 def test_quotas_are_bytes_by_bucket() -> None:
-    assert bucket_quotas("ray=500g, datasets=2TB") == {"ray": 500 * 2**30, "datasets": 2 * 2**40}
-    assert bucket_quotas("") == {}
+    assert quotas_of("ray=500g, datasets=2TB") == {"ray": 500 * 2**30, "datasets": 2 * 2**40}
+    assert quotas_of("") == {}
 
 
 def test_invalid_quota_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLPLATFORM_BUCKET_QUOTAS", "ray=1g,models=5g")
+    monkeypatch.setenv("BUCKET_QUOTAS", "ray=1g,models=5g")
     with pytest.raises(SettingsError, match=r"'models=5g' is not a quota: write BUCKET=SIZE"):
         StorageSettings.load()

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 from alertmanager_example import EXAMPLE, uncommented
 
-from mlplatform.stack import secrets_folder
+from mlplatform_stack import secrets_folder
 
 CHECKOUT = Path(__file__).parents[3]
 

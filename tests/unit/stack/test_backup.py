@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from mlplatform.errors import HostError, SettingsError, StorageError
-from mlplatform.stack import backup, unfinished
+from mlplatform_stack import unfinished
+from mlplatform_stack.backup import verbs as backup
 
 # Records each call. The verified backup is the latest one only until then.
 DOCKER = """\

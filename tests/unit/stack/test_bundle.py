@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from mlplatform.stack.env import checkout_version
+from mlplatform_stack.env import checkout_version
 
 CHECKOUT = Path(__file__).parents[3]
 IMAGES = ["mlplatform-ray:1", "postgres:17"]
@@ -147,8 +147,9 @@ def test_missing_docker_is_named_before_anything_changes(machine: Machine, tmp_p
 
 def dry_run(folder: Path, *words: str) -> list[str]:
     """Lines that make would run in a checkout with its virtual environment still to be made."""
-    for name in ("platform/requirements.txt", "platform/pyproject.toml", "platform/mlplatform.pth"):
-        (folder / name).parent.mkdir(exist_ok=True)
+    projects = [f"platform/{name}/pyproject.toml" for name in (".", "mlplatform", "gateway", "stack", "warm")]
+    for name in ("platform/requirements.txt", "platform/mlplatform/mlplatform.pth", *projects):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
     command = ["make", "--no-print-directory", "--dry-run", "--makefile", str(CHECKOUT / "Makefile"), *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.splitlines()

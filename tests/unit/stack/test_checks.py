@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,13 +13,14 @@ from pathlib import Path
 import pytest
 import typer
 
-from mlplatform.cli import stack as cli_stack
 from mlplatform.errors import HostError
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import backup, checks, docker, host, rotation, secrets_folder, sizing, unfinished, upgrade
-from mlplatform.stack.checks import alerts, gpus, health, kernel, start
-from mlplatform.stack.checks.finding import Finding, Place
-from mlplatform.stack.host import Host
+from mlplatform_stack import checks, docker, host, rotation, secrets_folder, sizing, unfinished, upgrade
+from mlplatform_stack import cli as cli_stack
+from mlplatform_stack.backup import verbs as backup
+from mlplatform_stack.checks import alerts, gpus, health, kernel, start
+from mlplatform_stack.checks.finding import Finding, Place
+from mlplatform_stack.host import Host
+from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
 Program = Callable[[str, str], Path]
@@ -91,6 +93,7 @@ def test_failed_containers_are_found_and_ended_ones_not(place: Place, monkeypatc
     ]
     listing = "\n".join(json.dumps({**each, "Name": f"ml-{each['Service']}"}) for each in containers)
     monkeypatch.setattr(docker, "answer", lambda *command, **options: listing)
+    shutil.copytree(CHECKOUT / "compose", place.root / "compose", dirs_exist_ok=True)
     found = list(health.unhealthy(place))
     assert [(each.problem, each.blocks) for each in found] == [
         ("The container ml-mlflow is unhealthy.", True),
@@ -182,7 +185,7 @@ def test_doctor_prints_json_and_fails_if_a_finding_blocks(place: Place) -> None:
     found = json.loads(done.stdout)
     assert done.returncode == 1
     assert [finding["fix"] for finding in found if finding["safe_fix"]] == ["make env"]
-    assert StackSettings.load(place.root / ".env").version == "0"
+    assert StackSettings.load(place.root / ".env").mlplatform_version == "0"
 
 
 def test_missing_timer_of_backups_is_found(place: Place) -> None:

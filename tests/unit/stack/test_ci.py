@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from waiting import wait_for
 
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import ci
+from mlplatform_stack import ci
+from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
 
@@ -139,10 +139,10 @@ def test_stack_takes_images_from_checkout_and_sizes_for_small_runner(run: Run) -
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=120)
     assert (settings.s3_image, settings.worker_memory, settings.worker_gpus) == ("mine/s3", 3 << 30, 0)
-    assert settings.prefix == f"ci-{settings.ray_port}-"
-    assert settings.food11_volume == f"{settings.prefix}food11"
+    assert settings.stack_prefix == f"ci-{settings.ray_port}-"
+    assert settings.food11_volume == f"{settings.stack_prefix}food11"
     assert settings.ray_port != 8265
-    assert settings.s3_endpoint == "", "its objects would be among those of the stack"
+    assert settings.s3_endpoint_url == "", "its objects would be among those of the stack"
     assert settings.notebook_layout == "shared", "it has no notebooks of people"
     assert settings.backup_to == "", "its backups would be among those of the stack"
     assert settings.cluster_network == "10.213.82", "the first that overlaps with no network of Docker"

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
+from compose_files import checkout
 
 from mlplatform.errors import HostError
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import compose, doctor, engine, networks
-from mlplatform.stack import services as stack_services
-from mlplatform.stack.checks import start
-from mlplatform.stack.checks.finding import Place
+from mlplatform_stack import compose, declared, doctor, engine, networks
+from mlplatform_stack import services as stack_services
+from mlplatform_stack.checks import start
+from mlplatform_stack.checks.finding import Place
+from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
 Program = Callable[[str, str], Path]
@@ -97,7 +97,7 @@ def test_unusable_engine_or_compose_is_named(
 @pytest.mark.parametrize(("version", "status"), [("24.0.9", 1), ("25.0.0", 0)])
 def test_old_engine_stops_build(root: Path, version: str, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENGINE", version)
-    build = [sys.executable, "-m", "mlplatform.stack.engine"]
+    build = [sys.executable, "-m", "mlplatform_stack.engine"]
     done = subprocess.run(build, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == status
     assert done.stderr == ("Docker Engine 24.0.9 is too old: 25.0 or later is needed.\n" if status else "")
@@ -241,10 +241,16 @@ def test_images_are_built_by_builder_of_current_context(program: Program, monkey
         assert done.stdout.split() == [context or "default"]
 
 
-def test_lists_of_host_and_stack_agree_on_exporters() -> None:
-    for accelerator, name in stack_services.GPU_EXPORTERS.items():
-        services = yaml.safe_load((CHECKOUT / f"compose/monitoring.{accelerator}.yaml").read_text())["services"]
-        assert [*services] == [name]
-        assert services[name]["profiles"] == [stack_services.GPU_METRICS]
-        # Otherwise pages and alerts would name the container's id, which changes with each recreation.
-        assert services[name]["hostname"].startswith("${HOST_NAME:-")
+@pytest.mark.parametrize(("accelerator", "exporter"), [("cuda", "dcgm-exporter"), ("rocm", "amd-exporter")])
+def test_exporter_of_accelerator_names_gpus_by_host(tmp_path: Path, accelerator: str, exporter: str) -> None:
+    root = checkout(tmp_path, ACCELERATOR=accelerator)
+    found = declared.services(root)
+    assert set(found) & set(stack_services.exporters(root)) == {exporter}
+    # Otherwise pages and alerts would name the container's id, which changes with each recreation.
+    assert found[exporter]["hostname"].startswith("${HOST_NAME:-")
+
+
+def test_stack_without_gpus_has_no_exporter(tmp_path: Path) -> None:
+    root = checkout(tmp_path)
+    assert stack_services.exporters(root) == ["dcgm-exporter", "amd-exporter"]
+    assert not set(declared.services(root)) & {"dcgm-exporter", "amd-exporter"}

@@ -11,18 +11,17 @@ import ssl
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from compose_files import checkout, joined_host
 
-from mlplatform.cli import stack as cli
 from mlplatform.errors import HostError
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import compose, doctor, entrance, images, sizing
-from mlplatform.stack import env as stack_env
-from mlplatform.stack.host import Host
-from mlplatform.stack.services import pages, start_variables
+from mlplatform_stack import cli, compose, declared, doctor, entrance, generated, images, sizing
+from mlplatform_stack import env as stack_env
+from mlplatform_stack.host import Host
+from mlplatform_stack.services import pages, start_variables
+from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
 Program = Callable[[str, str], Path]
@@ -37,42 +36,46 @@ def proxied(tmp_path: Path, *lines: str) -> StackSettings:
     return settings(tmp_path, "COMPOSE_PROFILES=ray,proxy", "BIND_ADDRESS=127.0.0.2", *lines)
 
 
-def entrance_of(*files: str) -> dict[str, Any]:
-    """The entrance's service as Compose merges it from files, its ports as numbers inside by setting."""
-    parts = [yaml.safe_load((CHECKOUT / "compose" / file).read_text())["services"].get("proxy", {}) for file in files]
-    ports = [port for part in parts for port in part.get("ports", [])]
-    assert all(port.startswith("${BIND_ADDRESS:-") for port in ports)
-    return {**parts[0], "ports": {re.findall(r"[A-Z0-9_]*_PORT", port)[0]: port.rsplit(":", 1)[1] for port in ports}}
-
-
 def test_only_entrance_reads_bind_address() -> None:
-    files = [*(CHECKOUT / "compose").rglob("*.yaml"), CHECKOUT / "Makefile", *(CHECKOUT / "docker").rglob("*.y*ml")]
-    assert {file.name for file in files if "BIND_ADDRESS" in file.read_text()} == {"proxy.yaml", "store.yaml"}
+    shipped = [path for path in (CHECKOUT / "compose").rglob("*.yaml") if ".generated." not in path.name]
+    files = [*shipped, CHECKOUT / "Makefile", *(CHECKOUT / "docker").rglob("*.y*ml")]
+    assert {file.name for file in files if "BIND_ADDRESS" in file.read_text()} == {"proxy.yaml"}
 
 
-def test_services_publish_on_literal_loopback() -> None:
-    for path in (CHECKOUT / "compose").rglob("*.yaml"):
-        for name, service in (yaml.safe_load(path.read_text()).get("services") or {}).items():
-            others = [port for port in service.get("ports", []) if not port.startswith("127.0.0.1:")]
-            # The hub speaks WireGuard, which answers to nobody whose key it does not have.
-            assert not others or name in ("hub", "proxy"), (path.name, name, others)
+def test_services_publish_on_literal_loopback(tmp_path: Path) -> None:
+    for name, service in {**declared.services(checkout(tmp_path)), **joined_host()}.items():
+        others = [port for port in service.get("ports", []) if not port.startswith("127.0.0.1:")]
+        # The hub speaks WireGuard, which answers to nobody whose key it does not have.
+        assert not others or name in ("hub", "proxy"), (name, others)
 
 
 @pytest.mark.parametrize("endpoint", ["", "https://s3.example.org"])
 def test_entrance_publishes_every_page_on_its_usual_port(tmp_path: Path, endpoint: str) -> None:
     """Those of the store only where it is the stack's own."""
-    store = "store.external.yaml" if endpoint else "store.yaml"
-    proxy = entrance_of("proxy.yaml", store)
+    root = checkout(tmp_path, S3_ENDPOINT_URL=endpoint)
+    proxy = declared.services(root)["proxy"]
     assert proxy["networks"] == ["edge"], "jobs would share a network with it"
-    shown = pages(settings(tmp_path, f"S3_ENDPOINT_URL={endpoint}"))
-    assert set(proxy["ports"]) == {page.setting for page in shown} | {"HTTPS_PORT"}
-    caddy = (CHECKOUT / "docker/proxy/Caddyfile").read_text()
-    caddy, _, of_store = caddy.partition("(store) {")
-    assert of_store.endswith("\n}\n\n(store-external) {\n}\n\nimport store{$STORE}\n")
-    assert proxy["environment"]["STORE"] == "${S3_ENDPOINT_URL:+-external}"
-    sites = re.findall(r"https://\{\$(\w+)\}:(\d+)", caddy if endpoint else caddy + of_store)
+    published = "${BIND_ADDRESS}"
+    shown = pages(root)
+    assert ("S3_PORT" in {page.setting for page in shown}) == (not endpoint)
+    assert set(proxy["ports"]) == {
+        f"{published}:${{HTTPS_PORT}}:8443",
+        *(f"{published}:{page.written}:{page.inside}" for page in shown),
+    }
+    sites = re.findall(r"https://\{\$(\w+)\}:(\d+)", (root / generated.SITES).read_text())
     for host in ("BIND_ADDRESS", "DOMAIN"):
-        assert {port for name, port in sites if name == host} == set(proxy["ports"].values()) - {"8443"}
+        assert {int(port) for name, port in sites if name == host} == {page.inside for page in shown}
+
+
+def test_each_kind_of_site_is_a_snippet_of_the_caddyfile(tmp_path: Path) -> None:
+    caddy = (CHECKOUT / "docker/proxy/Caddyfile").read_text()
+    assert caddy.endswith(f"\nimport {generated.SITES.name}\n")
+    text = (checkout(tmp_path) / generated.SITES).read_text()
+    used = set(re.findall(r"^\timport ([\w-]+) \S+:\d+$", text, re.M))
+    assert used == {"page", "objects", "ray", "mlflow"}
+    assert used <= set(re.findall(r"^\(([\w-]+)\) \{$", caddy, re.M))
+    assert "\timport mlflow mlflow:8000\n" in text
+    assert "https://notebook.{$DOMAIN}:8888, https://notebook.{$DOMAIN}, https://jupyter.{$DOMAIN} {" in text
 
 
 @pytest.mark.parametrize(
@@ -92,17 +95,15 @@ def test_printed_addresses_are_those_of_entrance(tmp_path: Path, lines: list[str
 
 
 def test_each_page_has_name_of_its_own_for_its_cookies(tmp_path: Path) -> None:
-    shown = pages(settings(tmp_path))
+    root = checkout(tmp_path)
+    shown = pages(root)
     assert [page.setting for page in shown if not page.name] == ["S3_PORT"], "only programs use it"
-    assert {page.name for page in shown if page.name} == {"notebook", "ray", "mlflow", "grafana", "prometheus", "minio"}
+    assert {page.name for page in shown} >= {"notebook", "ray", "mlflow", "grafana", "prometheus", "minio"}
     assert entrance.origin(settings(tmp_path), "grafana") == "http://grafana.localhost"
-    caddy = (CHECKOUT / "docker/proxy/Caddyfile").read_text()
-    gateway = (CHECKOUT / "compose/gateway.yaml").read_text()
+    sites = (root / generated.SITES).read_text()
     for page in shown:
         if page.name:
-            default = StackSettings.model_fields[page.setting.lower()].default
-            assert f"https://{page.name}.{{$DOMAIN}}:{default}" in caddy, page.name
-            assert page.name == "ray" or f'"name": "{page.name}"' in gateway
+            assert f"https://{page.name}.{{$DOMAIN}}:{page.inside}" in sites, page.name
     tracking = (CHECKOUT / "compose/tracking.yaml").read_text()
     assert "mlflow.localhost:*" in tracking
 
@@ -112,7 +113,8 @@ def test_each_page_has_name_of_its_own_for_its_cookies(tmp_path: Path) -> None:
 )
 def test_panels_in_ray_dashboard_use_published_port(variables: dict[str, str]) -> None:
     def resolved(text: str) -> str:
-        return re.sub(r"\$\{(\w+):-([^}]*)\}", lambda found: variables.get(found[1], found[2]), text)
+        values = {**StackSettings.defaults(), **variables}
+        return re.sub(r"\$\{(\w+)(?::-([^}]*))?\}", lambda found: values.get(found[1], found[2]), text)
 
     services = {
         name: yaml.safe_load((CHECKOUT / f"compose/{file}.yaml").read_text())["services"][name]
@@ -154,7 +156,7 @@ def test_client_addresses_use_given_origin(root: Path) -> None:
 
 def test_address_of_another_host_is_reported(tmp_path: Path) -> None:
     elsewhere = settings(tmp_path, "COMPOSE_PROFILES=proxy", "BIND_ADDRESS=192.0.2.1")
-    (problem,) = doctor._entrance_problems(elsewhere)
+    (problem,) = doctor._entrance_problems(tmp_path, elsewhere)
     assert f"BIND_ADDRESS=192.0.2.1 cannot be used ({os.strerror(errno.EADDRNOTAVAIL)})" in problem
 
 
@@ -162,7 +164,7 @@ def test_address_of_another_host_is_reported(tmp_path: Path) -> None:
 DOCKER = """\
 case "$*" in
   *" ps --services") echo gateway; echo proxy ;;
-  "exec proxy cat "*) cat "$(dirname "$0")/../certificate.pem" ;;
+  *" exec --no-TTY proxy cat "*) cat "$(dirname "$0")/../certificate.pem" ;;
 esac
 """
 
@@ -170,7 +172,7 @@ esac
 def test_start_prints_notes_fingerprint_and_trust_command(
     tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    proxied(tmp_path)
+    proxied(checkout(tmp_path))
     program("docker", DOCKER)
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", tmp_path / "key.pem")
     certificate = tmp_path / "certificate.pem"
@@ -190,5 +192,6 @@ def test_start_prints_notes_fingerprint_and_trust_command(
 def test_used_port_of_entrance_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.2", 0)) as server:
         port = server.getsockname()[1]
-        problems = list(doctor._entrance_problems(proxied(tmp_path, f"MLFLOW_PORT={port}")))
+        found = proxied(checkout(tmp_path), f"MLFLOW_PORT={port}")
+        problems = list(doctor._entrance_problems(tmp_path, found))
     assert any(f"Port {port} of 127.0.0.2" in problem and "MLFLOW_PORT" in problem for problem in problems)

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from mlplatform.errors import SettingsError
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import env as stack_env
-from mlplatform.stack import env_file, secrets_folder, services, sizing
-from mlplatform.stack.host import Host
+from mlplatform_stack import env as stack_env
+from mlplatform_stack import env_file, secrets_folder, services, sizing
+from mlplatform_stack.host import Host
+from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
 ENDPOINT = "https://s3.example.org:7070"
@@ -70,10 +70,10 @@ def test_every_service_uses_the_chosen_server() -> None:
 def test_clients_and_pages_are_those_of_other_server(root: Path) -> None:
     client = stack_env.client_settings(root)
     assert (client.s3_endpoint, client.s3_credentials) == (ENDPOINT, root / "secrets" / "s3_people")
-    assert not [page for page in services.pages(load(root)) if page.service == services.STORE]
+    assert not [page for page in services.pages(root) if page.service == services.STORE]
 
 
 @pytest.mark.parametrize("address", ["http://localhost:9000", "http://127.0.0.1", "s3.example.org", "https://u:p@s3"])
 def test_unusable_address_is_rejected(root: Path, address: str) -> None:
     with pytest.raises(SettingsError, match="S3_ENDPOINT_URL"):
-        load(root, s3_endpoint=address)
+        load(root, s3_endpoint_url=address)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlplatform.stack.images import former
+from mlplatform_stack.images import former
 
 
 def removed(*images: str, current: str = "0.4.0") -> list[str]:

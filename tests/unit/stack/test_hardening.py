@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compose_files import services_of
+from compose_files import checkout, joined_host
 
-from mlplatform.services.ownership import OWNERS
-from mlplatform.stack.services import STORE
+from mlplatform_stack import declared
 
 ROOT = {"ownership", "food11-data", "hub", "link", "copier", "backup", "backup-timer", "restore"}
-"""Documented in SECURITY.md: each has one to three capabilities, and none runs code of users."""
+"""Documented in docs/security.md: each has one to three capabilities, and none runs code of users."""
 
 GPU_EXPORTERS = {"dcgm-exporter", "amd-exporter"}
 """They run as their images define: as root, and with files of their own. No test can start them without GPUs."""
@@ -21,9 +20,15 @@ WRITABLE = {"ray-head", "ray-worker", "ray-worker-0", "ray-worker-1", "notebook"
 """Jobs and notebooks install packages and write where they like."""
 
 
-@pytest.fixture(params=["*.yaml", "joined/*.yaml"], ids=["stack", "joined host"])
-def services(request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
-    return services_of(request.param)
+OF_IMAGES = {"platform": "27002:27002", "ray": "27003:27003", "notebook": "27003:27003", "proxy": "27009:27009"}
+"""Users of the images that we build; `test_ownership.py` compares them with the Dockerfiles."""
+
+
+@pytest.fixture(params=["cpu", "cuda", "rocm", "joined host"])
+def services(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    if request.param == "joined host":
+        return joined_host()
+    return declared.services(checkout(tmp_path, ACCELERATOR=request.param))
 
 
 def test_containers_but_those_of_jobs_are_read_only(services: dict[str, dict[str, Any]]) -> None:
@@ -37,17 +42,20 @@ def test_long_running_containers_have_health_checks(services: dict[str, dict[str
     assert not [name for name, service in lasting.items() if not service.get("healthcheck", {}).get("test")]
 
 
-def test_users_are_those_of_table(services: dict[str, dict[str, Any]]) -> None:
+def test_users_are_high_ids_of_one_group_of_services(services: dict[str, dict[str, Any]]) -> None:
     users = {name: service.get("user") for name, service in services.items()}
-    ours = {name for name, service in services.items() if str(service.get("image", "")).startswith("mlplatform-")}
     assert {name for name, user in users.items() if user == "root"} == ROOT & services.keys()
-    for name in services.keys() - ours - GPU_EXPORTERS:
-        if "image" in services[name]:
-            group = "store" if name == STORE else name
-            assert users[name] == ":".join(map(str, OWNERS[group])), name
-    # Images of ours define the user; another one is that of a group in the table.
-    chosen = {user for name, user in users.items() if name in ours and user not in (None, "root")}
-    assert chosen <= {f"{uid}:{gid}" for uid, gid in OWNERS.values()}
+    of_image = {
+        name: str(service["image"]).removeprefix("mlplatform-").partition(":")[0] for name, service in services.items()
+    }
+    groups: dict[str, set[str]] = {}
+    for name in services.keys() - GPU_EXPORTERS - ROOT:
+        user = users[name] or OF_IMAGES[of_image[name]]
+        assert declared.facts(services[name]).get("owner", user) == user, name
+        groups.setdefault(user, set()).add(of_image[name])
+    assert min(int(user.partition(":")[0]) for user in groups) >= 20000, "an id that hosts give to somebody"
+    shared = {user: images for user, images in groups.items() if len(images) > 1}
+    assert all(images <= {"ray", "notebook", "link"} for images in shared.values()), shared
 
 
 def test_volumes_have_owner_before_services_start(services: dict[str, dict[str, Any]]) -> None:
@@ -69,14 +77,15 @@ def test_volumes_have_owner_before_services_start(services: dict[str, dict[str, 
     assert not [name for name in writing if not follows(name)]
 
 
-def test_notebook_loads_models_from_volume_that_no_job_has() -> None:
-    notebook = services_of("notebook.yaml")["notebook"]
+def test_notebook_loads_models_from_volume_that_no_job_has(tmp_path: Path) -> None:
+    stack = declared.services(checkout(tmp_path))
+    notebook = stack["notebook"]
     folders = {Path(notebook["environment"][name]) for name in ("HF_HUB_CACHE", "TORCH_HOME")}
     mounts = {Path(target): name for name, target, *_ in (volume.split(":") for volume in notebook["volumes"])}
     volumes = {next(mounts[parent] for parent in folder.parents if parent in mounts) for folder in folders}
     users = {
         name
-        for name, service in services_of("**/*.yaml").items()
+        for name, service in {**stack, **joined_host()}.items()
         if volumes & {volume.split(":")[0] for volume in service.get("volumes", [])}
     }
     assert users - {"ownership"} == {"notebook"}, "another service could write what the notebook loads"

@@ -11,9 +11,11 @@ import pytest
 from dotenv import dotenv_values
 
 from mlplatform.errors import HostError
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import env, hosts, joining, sizing
-from mlplatform.stack.host import Host
+from mlplatform_stack import env, sizing
+from mlplatform_stack.host import Host
+from mlplatform_stack.hosts import joining
+from mlplatform_stack.hosts import verbs as hosts
+from mlplatform_stack.settings import StackSettings
 
 GPUS = Host(memory=64 * sizing.GIB, cpus=32, accelerator="cuda", gpus=4)
 
@@ -127,10 +129,10 @@ def test_profile_of_hub_is_added_once(root: Path, program: Callable[[str, str], 
     assert line.removeprefix("COMPOSE_PROFILES=").split(",").count("hosts") == 1
 
 
-@pytest.mark.parametrize("reply", ["No such container: hub", "container 4f0c2e is not running"])
+@pytest.mark.parametrize("reply", ['service "hub" is not running', 'service "hub" is not running container #1'])
 def test_list_without_hub_names_command_that_starts_it(
     root: Path, program: Callable[[str, str], Path], reply: str
 ) -> None:
-    program("docker", f"echo 'Error response from daemon: {reply}' >&2\nexit 1")
+    program("docker", f"echo '{reply}' >&2\nexit 1")
     with pytest.raises(HostError, match="hub, which connects hosts, is not running; `make host-token` starts it"):
         hosts.joined(root)

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import env as stack_env
-from mlplatform.stack import env_file, notebook_file
-from mlplatform.stack.host import Host
+from mlplatform_stack import env as stack_env
+from mlplatform_stack import env_file
+from mlplatform_stack.host import Host
+from mlplatform_stack.notebooks import compose_file as notebook_file
+from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
 
@@ -62,7 +63,8 @@ def test_only_owner_changes_what_verbs_write(tmp_path: Path) -> None:
         env_file.change(root / ".env", {"COMPOSE_PROFILES": "hosts"})
     finally:
         os.umask(before)
-    written = [root / ".env", *(root / "secrets").iterdir(), *(root / "compose").glob("*.generated.yaml")]
+    written = [root / ".env", *(root / "secrets").iterdir()]
+    written += [path for name in ("compose", "docker") for path in (root / name).rglob("*.generated.*")]
     assert {path.name: mode(path) & 0o022 for path in written} == {path.name: 0 for path in written}
     kinds = {path.name.partition(".")[0] for path in written}
-    assert {"workers", "notebook", "alertmanager"} <= kinds
+    assert {"stack", "notebook", "services", "sites", "alertmanager"} <= kinds

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import os
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import bcrypt
 import pytest
-import yaml
+from compose_files import checkout
 
 from mlplatform.errors import HostError, SettingsError
-from mlplatform.stack import backup, rotation, secrets_folder, unfinished
-from mlplatform.stack.rotation import NOT_ROTATED, chosen, generate, install, readers
-from mlplatform.stack.secrets_folder import FILES
+from mlplatform_stack import declared, rotation, secrets_folder, unfinished
+from mlplatform_stack.backup import verbs as backup
+from mlplatform_stack.rotation import NOT_ROTATED, chosen, generate, install, readers
+from mlplatform_stack.secrets_folder import FILES
 
 CHECKOUT = Path(__file__).parents[3]
 
@@ -24,18 +26,14 @@ ROTATED = set(FILES) - set(NOT_ROTATED)
 
 @cache
 def config() -> dict[str, Any]:
-    """Secrets of the shipped compose files, as `docker compose config` shows them; with the stack's own store."""
-    services: dict[str, Any] = {}
-    secrets: dict[str, Any] = {}
-    for file in sorted((CHECKOUT / "compose").glob("*.yaml")):
-        if file.name == "store.external.yaml":
-            continue
-        content = yaml.safe_load(file.read_text())
-        for name, service in (content.get("services") or {}).items():
-            entries = [{"source": each} if isinstance(each, str) else each for each in service.get("secrets") or []]
-            services.setdefault(name, {"secrets": []})["secrets"] += entries
-        for name, secret in (content.get("secrets") or {}).items():
-            secrets[name] = {"file": secret["file"]}
+    """Secrets of the compose files, as `docker compose config` shows them; with the stack's own store."""
+    with tempfile.TemporaryDirectory() as name:
+        found = declared.services(checkout(Path(name)))
+    services = {
+        name: {"secrets": [{"source": each} if isinstance(each, str) else each for each in service.get("secrets", [])]}
+        for name, service in found.items()
+    }
+    secrets = {name: {"file": f"../secrets/{name}"} for name in declared.secrets(CHECKOUT)}
     return {"services": services, "secrets": secrets}
 
 
@@ -75,7 +73,7 @@ def test_unknown_name_is_rejected(only: str) -> None:
         ("prometheus", "gateway grafana prometheus"),
         ("ray", "gateway notebook"),
         ("metrics", "alertmanager mlflow-migrate postgres-exporter prometheus"),
-        ("log", "gateway log-shipper-of-host"),
+        ("log", "gateway log-shipper"),
     ],
 )
 def test_services_that_mount_a_changed_secret_are_found(only: str, restarted: str) -> None:

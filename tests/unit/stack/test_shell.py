@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from mlplatform_stack.settings import StackSettings
+
 CHECKOUT = Path(__file__).parents[3]
 
 # Answers the checks of the host, and records the environment of each call of Compose.
@@ -38,6 +40,7 @@ def checkout(tmp_path: Path) -> Path:
         shutil.copy(CHECKOUT / name, root)
     text = (root / ".env.example").read_text().replace("MLPLATFORM_VERSION=", "MLPLATFORM_VERSION=0")
     (root / ".env").write_text(text)
+    (root / "compose/stack.generated.yaml").touch()
     (tmp_path / "docker").write_text(DOCKER)
     (tmp_path / "docker").chmod(0o755)
     return root
@@ -52,7 +55,7 @@ def run(checkout: Path, *command: str, **variables: str) -> subprocess.Completed
 def exported(checkout: Path) -> dict[str, str]:
     """A foreign value of every variable that Compose could take from the shell."""
     text = " ".join(file.read_text() for file in (checkout / "compose").rglob("*.yaml"))
-    names = {*re.findall(r"\$\{(\w+)", text), *OF_COMPOSE, "DOCKER_DEFAULT_PLATFORM"}
+    names = {*re.findall(r"\$\{(\w+)", text), *StackSettings.variables(), *OF_COMPOSE, "DOCKER_DEFAULT_PLATFORM"}
     return {name: "another=value" for name in names if not name.lower().endswith(("_digest", "_proxy"))}
 
 
@@ -65,6 +68,18 @@ def test_compose_gets_no_foreign_variable(checkout: Path, command: tuple[str, ..
     assert [line for line in seen.splitlines() if "another=value" in line] == []
     assert f"DOCKER_HOST={ENGINE}\n" in seen
     assert "no_proxy=example.org\n" in seen
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_verb_writes_missing_generated_file_first(checkout: Path, missing: bool) -> None:
+    """As for a `make down` after a `git pull`."""
+    (checkout.parent / "make").write_text('#!/bin/sh\necho "make $*" >>"$CALLS"\n')
+    (checkout.parent / "make").chmod(0o755)
+    if missing:
+        (checkout / "compose/stack.generated.yaml").unlink()
+    assert run(checkout, "platform/compose.sh", "ps").returncode == 0
+    first = (checkout.parent / "calls").read_text().splitlines()[0]
+    assert (first == "make --no-print-directory env") is missing
 
 
 def test_unavailable_engine_of_the_shell_is_named(checkout: Path) -> None:

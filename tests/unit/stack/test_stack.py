@@ -14,15 +14,17 @@ from pathlib import Path
 
 import pytest
 import yaml
-from compose_files import services_of
+from compose_files import checkout
 
-from mlplatform import credentials
 from mlplatform.errors import HostError, SettingsError
-from mlplatform.services import store
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import compose, doctor, images, secrets_folder, services, sizing, workers
-from mlplatform.stack import env as stack_env
-from mlplatform.stack.host import Host
+from mlplatform.secrets import credentials
+from mlplatform_stack import compose, declared, doctor, generated, images, secrets_folder, services, sizing
+from mlplatform_stack import env as stack_env
+from mlplatform_stack.bootstrap import minio as store
+from mlplatform_stack.checks import start
+from mlplatform_stack.checks.finding import Finding, Place
+from mlplatform_stack.host import Host
+from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
 HOST = Host(memory=24 * sizing.GIB, cpus=8)
@@ -31,7 +33,7 @@ HOST = Host(memory=24 * sizing.GIB, cpus=8)
 def test_env_and_secrets_are_written_once(root: Path) -> None:
     assert stack_env.write_env(root, HOST)
     before = {path: path.read_bytes() for path in [root / ".env", *(root / "secrets").iterdir()]}
-    assert len(before) == 1 + len(secrets_folder.FILES)
+    assert len(before) == 1 + len(secrets_folder.names(root))
     assert stack_env.write_env(root, HOST) == []
     assert {path: path.read_bytes() for path in before} == before
 
@@ -47,11 +49,32 @@ def test_env_names_person_who_runs_it(root: Path, account: str, name: str, monke
 def test_outdated_version_in_env_is_replaced(root: Path) -> None:
     stack_env.write_env(root, HOST)
     version = stack_env.checkout_version(root)
-    assert StackSettings.load(root / ".env").version == version
+    assert StackSettings.load(root / ".env").mlplatform_version == version
     text = (root / ".env").read_text()
     (root / ".env").write_text(text.replace(f"MLPLATFORM_VERSION={version}", "MLPLATFORM_VERSION=0.1.0"))
     assert stack_env.write_env(root, HOST) == [f"MLPLATFORM_VERSION={version} into .env, which had 0.1.0"]
     assert (root / ".env").read_text() == text
+
+
+def test_empty_setting_in_env_gets_its_default(root: Path) -> None:
+    stack_env.write_env(root, HOST)
+    with (root / ".env").open("a") as env:
+        env.write("RAY_PORT=\nDOMAIN=\n")
+    assert stack_env.write_env(root, HOST) == ["RAY_PORT=8265 into .env, where it was empty"]
+    assert "\nRAY_PORT=\n" not in (root / ".env").read_text()
+
+
+def test_start_passes_gateway_lines_that_it_reads(root: Path, program: Callable[[str, str], Path]) -> None:
+    stack_env.write_env(root, HOST)
+    with (root / ".env").open("a") as env:
+        env.write("GRACE_SECONDS='30'\nAWS_ACCESS_KEY_ID=foreign\n")
+    program("docker", """case "$*" in *" config --format json") echo '{"services": {}}' ;; esac""")
+    compose.up(root)
+    passed = (root / "compose/gateway.generated.env").read_text()
+    assert "\nGRACE_SECONDS=120\n" in passed
+    assert passed.endswith("GRACE_SECONDS='30'\n")
+    assert "WORKER_MEMORY" not in passed
+    assert "foreign" not in passed
 
 
 def test_only_missing_or_empty_secrets_are_regenerated(root: Path) -> None:
@@ -69,7 +92,8 @@ def test_secrets_are_readable_by_services_and_closed_to_others(root: Path) -> No
     stack_env.write_env(root, HOST)
     assert stat.S_IMODE((root / "secrets").stat().st_mode) == 0o700
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (root / "secrets").iterdir()}
-    assert modes == {name: 0o644 if name in secrets_folder.TO_FILL_IN else 0o444 for name in secrets_folder.FILES}
+    names = secrets_folder.names(root)
+    assert modes == {name: 0o644 if name in secrets_folder.TO_FILL_IN else 0o444 for name in names}
 
 
 def test_two_hosts_never_share_secrets(tmp_path: Path) -> None:
@@ -119,13 +143,26 @@ def test_prometheus_sends_headers_that_keep_it_out_of_frames(tmp_path: Path) -> 
     assert (headers["X-Content-Type-Options"], headers["X-Frame-Options"]) == ("nosniff", "deny")
 
 
+LAYOUTS = {"host": 1, "gpu": 2, "generated": 5}
+
+
 @pytest.mark.parametrize("accelerator", ["cpu", "cuda", "rocm"])
-def test_generated_workers_equal_shipped_layout(accelerator: str) -> None:
-    shipped = yaml.safe_load((CHECKOUT / f"compose/workers.{accelerator}.gpu.yaml").read_text())
-    assert yaml.safe_load(workers.render_workers(accelerator, 2)) == shipped
-    assert (
-        len(yaml.safe_load(workers.render_workers(accelerator, 5))["services"]) == 7
-    )  # with log shipper and ownership
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_worker_has_name_logs_and_devices_of_layout(tmp_path: Path, accelerator: str, layout: str) -> None:
+    found = declared.services(checkout(tmp_path, gpus=5, ACCELERATOR=accelerator, WORKER_LAYOUT=layout))
+    names = sorted(name for name in found if name.startswith("ray-worker-"))
+    assert len(names) == (1 if (accelerator, layout) == ("cpu", "generated") else LAYOUTS[layout])
+    for index, name in enumerate(names):
+        worker = found[name]
+        assert (worker["container_name"], worker["hostname"]) == (f"${{STACK_PREFIX:-}}{name}", name)
+        assert f"{name}-logs:/tmp/ray" in worker["volumes"]
+        assert f"{name}-logs:/logs/{name}:ro" in found["log-shipper"]["volumes"]
+        assert f"{name}-logs=27003:27003" in found["ownership"]["command"]
+        devices = worker.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices", [])
+        ids = {"count": "all"} if layout == "host" else {"device_ids": [str(index)]}
+        assert devices == ([{"driver": "nvidia", **ids, "capabilities": ["gpu"]}] if accelerator == "cuda" else [])
+        node = "/dev/dri" if layout == "host" else f"/dev/dri/renderD{128 + index}"
+        assert worker.get("devices", []) == (["/dev/kfd", node] if accelerator == "rocm" else [])
 
 
 def test_generated_layout_is_written_for_host(root: Path) -> None:
@@ -133,16 +170,64 @@ def test_generated_layout_is_written_for_host(root: Path) -> None:
     env = (root / ".env").read_text().replace("WORKER_LAYOUT=gpu", "WORKER_LAYOUT=generated")
     (root / ".env").write_text(env)
     assert stack_env.write_env(root, HOST)[:2] == [
-        "compose/workers.cpu.generated.yaml",
+        "compose/stack.generated.yaml",
         "the sizes of 1 worker into .env:",
     ]
+
+
+def test_generated_files_follow_settings_at_start(root: Path) -> None:
+    stack_env.write_env(root, HOST)
+    assert generated.write(root, StackSettings.load(root / ".env"), HOST) == []
+    half = generated.write(root, StackSettings.load(root / ".env"), HOST, "tracking")
+    assert half == ["compose/stack.generated.yaml", "docker/prometheus/services.generated.yml"], "Prometheus restarts"
+    with (root / ".env").open("a") as env:
+        env.write("S3_ENDPOINT_URL=https://s3.example.org\n")
+    assert len(generated.write(root, StackSettings.load(root / ".env"), HOST)) == 3
+    assert "minio:9000" not in (root / generated.SCRAPES).read_text() + (root / generated.SITES).read_text()
+    # Containers of other users read them.
+    assert {stat.S_IMODE((root / file).stat().st_mode) for file in (generated.SCRAPES, generated.SITES)} == {0o644}
+
+
+def test_missing_generated_files_are_written_before_a_verb(root: Path) -> None:
+    generated.write_missing(root)
+    assert not (root / generated.FILE).exists(), "there is no .env"
+    (root / ".env").write_text("RAY_PORT=none\n")
+    generated.write_missing(root)
+    assert not (root / generated.FILE).exists(), "the verb itself reports what is wrong with .env"
+    (root / ".env").unlink()
+    stack_env.write_env(root, HOST)
+    before = (root / generated.FILE).read_text()
+    (root / generated.FILE).write_text(f"{before} ")
+    generated.write_missing(root)
+    assert (root / generated.FILE).read_text() == f"{before} "
+    (root / generated.FILE).unlink()
+    generated.write_missing(root)
+    assert (root / generated.FILE).read_text() == before
+
+
+def test_checkout_of_version_without_generated_files_gets_none(root: Path) -> None:
+    """An upgrade that fails returns to one, and starts it with the program of the new version."""
+    stack_env.write_env(root, HOST)
+    for file in (generated.FILE, generated.SCRAPES, generated.SITES):
+        (root / file).unlink()
+    former = {"include": [{"path": ["monitoring.yaml", "monitoring.${ACCELERATOR:-cpu}.yaml"]}, "gateway.yaml"]}
+    (root / "compose/compose.yaml").write_text(yaml.safe_dump(former))
+    exporter = {"services": {"dcgm-exporter": {"image": "exporter", "profiles": ["gpu-metrics"]}}}
+    (root / "compose/monitoring.cuda.yaml").write_text(yaml.safe_dump(exporter))
+    settings = StackSettings.load(root / ".env", accelerator="cuda")
+    assert generated.write(root, settings, HOST) == []
+    assert not (root / generated.FILE).exists()
+    assert "dcgm-exporter" not in declared.services(root)
+    with (root / ".env").open("a") as env:
+        env.write("ACCELERATOR=cuda\n")
+    assert "dcgm-exporter" in declared.services(root)
+    assert "dcgm-exporter" in services.exporters(root)
 
 
 def test_every_setting_is_documented_in_env_example() -> None:
     text = (CHECKOUT / ".env.example").read_text()
     explained = {line.split("=")[0] for line in text.splitlines() if line and not line.startswith("#")}
-    in_code = {str(field.validation_alias) for field in StackSettings.model_fields.values()}
-    assert in_code <= explained
+    assert explained == StackSettings.variables()
     in_compose = set()
     for path in (CHECKOUT / "compose").glob("*.yaml"):
         in_compose |= set(re.findall(r"\$\{(\w+)", path.read_text()))
@@ -155,7 +240,9 @@ def test_every_setting_is_documented_in_env_example() -> None:
     # Programs of every kind read them, so we do not declare them; a comment explains them.
     assert "HTTP_PROXY, HTTPS_PROXY and NO_PROXY" in text
     passed |= {"NO_PROXY", "no_proxy"}
-    assert in_compose - in_lock - passed <= explained
+    # A port's setting needs no other declaration than that of its service.
+    ports = {page.setting for page in services.pages(CHECKOUT, StackSettings.defaults())}
+    assert in_compose - in_lock - passed - ports <= explained
 
 
 @pytest.mark.parametrize(
@@ -203,7 +290,7 @@ def test_only_starts_one_half_of_stack(root: Path) -> None:
 
 def test_ssh_command_forwards_every_page(root: Path) -> None:
     stack_env.write_env(root, HOST)
-    pages = services.pages(StackSettings.load(root / ".env"))
+    pages = services.pages(root)
     line = services.ssh_line(pages, "ana@gpu-host")
     assert line.endswith(" ana@gpu-host")
     assert all(f"-L {page.port}:127.0.0.1:{page.port}" in line for page in pages)
@@ -224,58 +311,131 @@ def test_network_of_another_stack_is_reported(root: Path) -> None:
     assert "CLUSTER_NETWORK=10.213.76 overlaps with Docker's network vpn" in problem
 
 
-@pytest.mark.parametrize("page", services.PAGES, ids=lambda page: page.setting)
-def test_page_is_published_by_its_service_on_loopback(page: services.Page) -> None:
-    found = services_of("*.yaml")[page.service]
-    assert any(port.startswith(f"127.0.0.1:${{{page.setting}:-") for port in found["ports"])
-    assert len(found["ports"]) == len([other for other in services.PAGES if other.service == page.service])
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, declared.Service]:
+    """Every service of a stack with its own store, two workers and the exporter of NVIDIA's GPUs."""
+    return declared.services(checkout(tmp_path_factory.mktemp("shipped"), ACCELERATOR="cuda"))
 
 
-def test_front_page_links_to_every_published_page() -> None:
-    gateway = yaml.safe_load((CHECKOUT / "compose/gateway.yaml").read_text())["services"]["gateway"]
-    text = re.sub(r"\$\{(\w+):-\d+\}", r'"\1"', gateway["environment"]["MLPLATFORM_GATEWAY_TOOLS"])
-    text = re.sub(r"\$\{S3_ENDPOINT_URL:\+\w+\}", "", text)  # MinIO is left out if another server replaces it
-    linked = {(tool["profile"] or None, tool["port"]) for tool in json.loads(text)}
-    # The dashboard has the gateway's own address, and S3 has no page.
-    others = ("RAY_PORT", "S3_PORT")
-    profiles = {name: (service.get("profiles") or [None])[0] for name, service in services_of("*.yaml").items()}
-    published = {(profiles[page.service], page.setting) for page in services.PAGES if page.setting not in others}
-    assert linked == published
-
-
-def test_every_published_port_is_a_page() -> None:
-    publishing = {name for name, service in services_of("*.yaml").items() if service.get("ports")}
-    # UDP, and the ports of pages at another address.
-    assert publishing - {"hub", "proxy"} == {page.service for page in services.PAGES}
-
-
-def test_jobs_share_no_network_with_services_without_login() -> None:
-    names = ("alertmanager", "postgres-exporter", "dcgm-exporter", "amd-exporter", "postgres")
-    assert not [name for name in names if "cluster" in services_of("*.yaml")[name]["networks"]]
-
-
-def test_only_what_jobs_or_prometheus_need_shares_network_of_ray() -> None:
-    texts = {path: yaml.safe_load(path.read_text()) for path in (CHECKOUT / "compose").glob("*.yaml")}
-    services_of_ray = {
-        name
-        for content in texts.values()
-        for name, service in (content.get("services") or {}).items()
-        if "cluster" in service.get("networks", ())
+def test_every_published_port_is_a_page_on_loopback(shipped: dict[str, declared.Service]) -> None:
+    published = {
+        (name, port)
+        for name, service in shipped.items()
+        # UDP, and the ports of pages at another address.
+        for port in (service.get("ports", ()) if name not in ("hub", "proxy") else ())
     }
-    of_ray, used_by_jobs, of_hosts = {"ray-head", "worker"}, {"gateway", "minio", "mlflow"}, {"hub", "copies"}
+    pages = services.pages(CHECKOUT, StackSettings.defaults())
+    assert published == {(page.service, f"127.0.0.1:{page.written}:{page.inside}") for page in pages}
+    assert len(published) == len({page.port for page in pages}) >= 7
+
+
+def test_port_that_is_none_is_named(root: Path) -> None:
+    (root / ".env").write_text("GRAFANA_PORT=3000x\n")
+    with pytest.raises(SettingsError, match=r"GRAFANA_PORT='3000x' is not a port: set it in \.env to a number"):
+        services.pages(root)
+
+
+def test_front_page_links_to_every_page_but_its_own() -> None:
+    pages = services.pages(CHECKOUT, StackSettings.defaults())
+    text = generated.front_page(pages)
+    for page in pages:
+        text = text.replace(page.written, f'"{page.setting}"')
+    tools = json.loads(text)
+    linked = [page for page in pages if "health" in page.facts]
+    # The dashboard has the gateway's own address, and S3 has no page.
+    assert not {"RAY_PORT", "S3_PORT"} & {page.setting for page in linked}
+    assert [(tool["title"], tool["name"], tool["port"]) for tool in tools] == [
+        (page.title, page.name, page.setting) for page in linked
+    ]
+    by_name = {tool["name"]: tool for tool in tools}
+    assert by_name["grafana"]["profile"] == "grafana"
+    assert by_name["grafana"]["health"] == "http://grafana:3000/api/health"
+    assert by_name["minio"]["health"] == "http://minio:9000/minio/health/live"
+    assert by_name["minio"]["profile"] == ""
+
+
+def test_jobs_share_no_network_with_services_without_login(shipped: dict[str, declared.Service]) -> None:
+    names = ("alertmanager", "postgres-exporter", "dcgm-exporter", "postgres")
+    exporter = declared.inherited(CHECKOUT / "compose/accelerator.rocm.yaml", "amd-exporter", {})
+    found = [*(shipped[name] for name in names), exporter]
+    assert not [service for service in found if "cluster" in service["networks"]]
+
+
+def test_only_what_jobs_or_prometheus_need_shares_network_of_ray(shipped: dict[str, declared.Service]) -> None:
+    services_of_ray = {name for name, service in shipped.items() if "cluster" in service.get("networks", ())}
+    of_ray = {"ray-head", "ray-worker-0", "ray-worker-1"}
+    used_by_jobs, of_hosts = {"gateway", "minio", "mlflow"}, {"hub", "copies"}
     # Prometheus reads the nodes' metrics, and notebooks are clients of Ray.
     assert services_of_ray == of_ray | used_by_jobs | of_hosts | {"prometheus", "notebook"}
 
 
-def test_compose_secrets_equal_generated_secrets() -> None:
-    text = "".join(path.read_text() for path in (CHECKOUT / "compose").glob("*.yaml"))
-    assert {*re.findall(r"file: \.\./secrets/([\w.]+)", text)} == set(secrets_folder.FILES)
+NAMED = {"ray-head", "ray-worker-0", "ray-worker-1", "minio", "postgres", "mlflow", "notebook"}
+"""Containers that guides name. Compose names all others after the project."""
 
 
-def test_table_has_every_setting_of_an_image() -> None:
-    images = {name: str(service.get("image")) for name, service in services_of("*.yaml").items()}
-    named = {name: re.findall(r"\$\{(\w+_IMAGE):-", image) for name, image in images.items() if "_IMAGE:-" in image}
-    assert named == {name: [setting] for name, setting in services.IMAGE_SETTINGS.items()}
+def test_only_containers_of_guides_have_names_of_their_own(shipped: dict[str, declared.Service]) -> None:
+    named = {name: service["container_name"] for name, service in shipped.items() if "container_name" in service}
+    assert named == {name: f"${{STACK_PREFIX:-}}{name}" for name in NAMED}
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "resolved"),
+    [
+        ("store${URL:+.external}.yaml", {}, "store.yaml"),
+        ("store${URL:+.external}.yaml", {"URL": ""}, "store.yaml"),
+        ("store${URL:+.external}.yaml", {"URL": "x"}, "store.external.yaml"),
+        ("a.${B:-cpu}", {"B": ""}, "a.cpu"),
+        ("a.${B:-cpu}", {"B": "cuda"}, "a.cuda"),
+        ("${B-unset}", {"B": ""}, ""),
+        ("${B-unset}", {}, "unset"),
+        ("${B+set}", {"B": ""}, "set"),
+        ("${B}", {}, ""),
+        ("${B}c${B}", {"B": "1"}, "1c1"),
+    ],
+)
+def test_variables_are_replaced_as_by_compose(text: str, known: dict[str, str], resolved: str) -> None:
+    assert declared.resolve(text, known) == resolved
+
+
+def test_variable_of_shell_precedes_that_of_env(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / ".env").write_text("RAY_PORT=18265\nGRAFANA_PORT=13000\n")
+    monkeypatch.setenv("RAY_PORT", "28265")
+    ports = {page.setting: page.port for page in services.pages(root)}
+    assert (ports["RAY_PORT"], ports["GRAFANA_PORT"], ports["MLFLOW_PORT"]) == (28265, 13000, 8000)
+
+
+def test_password_of_a_new_service_needs_no_list(root: Path) -> None:
+    with (root / "compose/data.yaml").open("a") as file:
+        file.write("secrets:\n  wiki_password: {file: ../secrets/wiki_password}\n")
+    assert "secrets/wiki_password" in stack_env.write_env(root, HOST)
+    assert len((root / "secrets/wiki_password").read_text()) >= 32
+    (finding,) = [found for found in _missing_secrets(root) if "wiki" in found.problem]
+    assert finding.repair
+    finding.repair()
+    assert (root / "secrets/wiki_password").stat().st_size
+
+
+def _missing_secrets(root: Path) -> list[Finding]:
+    (root / "secrets/wiki_password").unlink()
+    return list(start.secret_files(Place(root)))
+
+
+def test_each_secret_with_a_format_is_mounted() -> None:
+    files = [path for path in (CHECKOUT / "compose").glob("*.yaml") if ".generated." not in path.name]
+    mounted = {*re.findall(r"file: \.\./secrets/([\w.]+)", "".join(path.read_text() for path in files))}
+    assert mounted >= set(secrets_folder.FILES)
+    assert mounted == set(secrets_folder.names(CHECKOUT))
+
+
+def test_each_image_of_others_has_a_setting(shipped: dict[str, declared.Service]) -> None:
+    settings = {name: services.image_setting(service) for name, service in shipped.items()}
+    assert {name: setting for name, setting in settings.items() if setting} == {
+        **{"postgres": "POSTGRES_IMAGE", "minio": "S3_IMAGE", "dcgm-exporter": "GPU_EXPORTER_IMAGE"},
+        **{"prometheus": "PROMETHEUS_IMAGE", "alertmanager": "ALERTMANAGER_IMAGE", "grafana": "GRAFANA_IMAGE"},
+        "postgres-exporter": "POSTGRES_EXPORTER_IMAGE",
+    }
+    others = {name for name, service in shipped.items() if not service["image"].startswith("mlplatform-")}
+    assert others == {name for name, setting in settings.items() if setting}
 
 
 @pytest.mark.parametrize("only", ["", "tracking"])
@@ -297,12 +457,12 @@ esac"""
 def test_unpullable_image_error_names_setting_and_workaround() -> None:
     profiles = ["tracking", "grafana"]
     grafana = {"image": "grafana/grafana:12.4", "profiles": ["grafana"]}
-    problem = images._problem("grafana", grafana, "a\nno such host\n", profiles)
+    problem = images._problem("grafana", grafana, "GRAFANA_IMAGE", "a\nno such host\n", profiles)
     assert problem == (
         "The image grafana/grafana:12.4 of the service grafana cannot be pulled (no such host): set GRAFANA_IMAGE in "
         ".env to one that this host reaches, or leave the service out with COMPOSE_PROFILES=tracking."
     )
-    problem = images._problem("postgres", {"image": "postgres:17"}, "no such host", profiles)
+    problem = images._problem("postgres", {"image": "postgres:17"}, "POSTGRES_IMAGE", "no such host", profiles)
     assert problem.endswith("set POSTGRES_IMAGE in .env to one that this host reaches.")
 
 

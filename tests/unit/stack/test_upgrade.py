@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from mlplatform.errors import HostError
-from mlplatform.stack import checkout, former, unfinished, upgrade
-from mlplatform.stack.former import Former
+from mlplatform_stack import checkout, former, unfinished, upgrade
+from mlplatform_stack.former import Former
 
 FACTS = {"from": "a" * 40, "to": "b" * 40, "from_version": "1.0", "to_version": "2.0", "only": ""}
 
@@ -117,16 +117,21 @@ def test_settings_are_restored_whole(tmp_path: Path, monkeypatch: pytest.MonkeyP
     generated.write_text("old\n")
     # No image is in use; `docker image rm` and the others have nothing to do.
     monkeypatch.setattr(former, "output", lambda *command, **options: "")
+    monkeypatch.setattr(former, "containers", lambda prefix: [])
     folder.mkdir()
     Former(root, folder).save(FACTS)
     (root / ".env").write_text("MLPLATFORM_VERSION=2.0\nRENAMED=7\n")
     generated.write_text("new\n")
     (root / "compose" / "notebooks.generated.yaml").write_text("only the new version has it\n")
+    of_service = root / "docker" / "prometheus" / "services.generated.yml"
+    of_service.parent.mkdir(parents=True)
+    of_service.write_text("only the new version has it\n")
     Former(root, folder).restore_settings()
     assert (root / ".env").read_text() == "# mine\nMLPLATFORM_VERSION=1.0\nWORKER_CPUS=7\n"
     assert generated.read_text() == "old\n"
     assert list(generated.parent.iterdir()) == [generated]
-    assert (folder / "program" / "mlplatform" / "stack" / "upgrade.py").is_file()
+    assert not of_service.exists()
+    assert (folder / "program" / "mlplatform_stack" / "upgrade.py").is_file()
 
 
 def test_reason_is_first_line_and_never_empty() -> None:

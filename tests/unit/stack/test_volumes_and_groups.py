@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+from itertools import chain
 from pathlib import Path
 
 import pytest
 import yaml
+from compose_files import checkout
 
-from mlplatform.stack import notebook_file, workers
+from mlplatform_stack import declared
+from mlplatform_stack.notebooks import compose_file as notebook_file
 
 CHECKOUT = Path(__file__).parents[3]
 COMPOSE = CHECKOUT / "compose"
@@ -26,11 +29,6 @@ def test_down_removes_containers_but_no_volume() -> None:
 
 
 SHARED, OF_PERSON = (COMPOSE / "notebook.yaml").read_text(), notebook_file.render("rocm", {"alice": 8901})
-FILES = {
-    **{str(file.relative_to(COMPOSE)): file.read_text() for file in COMPOSE.rglob("*.rocm*.yaml")},
-    "`make notebook`": OF_PERSON,
-    "`make env`": workers.render_workers("rocm", 3),
-}
 
 
 @pytest.mark.parametrize(
@@ -48,12 +46,22 @@ def test_notebook_keeps_work_on_named_volume(text: str, work: str) -> None:
         assert mounted[work] in described["volumes"]
 
 
-@pytest.mark.parametrize("text", FILES.values(), ids=FILES)
-def test_every_container_with_amd_gpu_has_its_groups(text: str) -> None:
+@pytest.mark.parametrize("layout", ["host", "gpu"])
+def test_every_container_with_amd_gpu_has_its_groups(tmp_path: Path, layout: str) -> None:
     """`/dev/kfd` belongs to the host's group render, or video in older distributions."""
-    services = yaml.safe_load(text)["services"]
+    root = checkout(tmp_path, ACCELERATOR="rocm", WORKER_LAYOUT=layout, NOTEBOOK_LAYOUT="generated")
+    (root / notebook_file.FILE).write_text(OF_PERSON)
+    services = declared.services(root)
+    joined = declared.inherited(COMPOSE / "accelerator.rocm.yaml", "worker-of-host", {})
+    services["ray-worker of a joined host"] = joined
     with_gpu = {name: made for name, made in services.items() if "/dev/kfd" in made.get("devices", [])}
-    assert with_gpu
+    assert {
+        "ray-worker-0",
+        "amd-exporter",
+        "notebook",
+        "notebook-alice",
+        "ray-worker of a joined host",
+    } <= with_gpu.keys()
     for name, made in with_gpu.items():
         groups = made.get("group_add", [])
         assert "video" in groups, name
@@ -64,9 +72,9 @@ def test_pin_of_ray_is_version_that_compat_was_read_in() -> None:
     """A change of the pin needs tests/stack/test_losses.py and tests/stack/test_failures.py as well."""
     pinned = re.search(r"^ray==([\d.]+)", (CHECKOUT / "images/ray/requirements.txt").read_text(), re.MULTILINE)
     assert pinned
-    folder = CHECKOUT / "platform/src/mlplatform/compat"
+    folder = CHECKOUT / "platform"
     seen = {
         file.name: re.findall(r"[Ss]een in Ray (\d+\.\d+\.\d+)", file.read_text())
-        for file in sorted(folder.glob("ray_*.py"))
+        for file in sorted(chain(folder.glob("*/*/compat/ray_*.py"), folder.glob("warm/*/ray/[!_]*.py")))
     }
     assert {name: versions for name, versions in seen.items() if set(versions) != {pinned[1]}} == {}

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mlplatform.client.jobs import Attempt, Jobs
+from mlplatform.api.jobs import Attempt
+from mlplatform.client.jobs import Jobs
 from mlplatform.settings.job import Settings
 from mlplatform.storage.checkpoints import KEPT_BY, count_reports, remove_unkept, restore_nan, training_runs
 
@@ -129,10 +130,14 @@ def test_job_without_checkpoints_has_no_training_runs(job: Path) -> None:
     assert training_runs("digits-2") == []
 
 
+OF_PLATFORM = {"state": "RUNNING", "max_restarts_on_loss": 3, "max_restarts_on_failure": 0, "attempts": []}
+"""Additions of the platform to Ray's details of a job."""
+
+
 def test_job_output_shows_checkpoint_addresses(job: Path, serve: Callable[..., str]) -> None:
     details = {"submission_id": "digits-1", "job_id": None, "status": "SUCCEEDED", "entrypoint": "python digits.py"}
     known = {**details, "metadata": {"user": "ada"}, "message": "Job finished successfully."}
-    answers = {"/api/jobs/digits-1": known, "/platform/jobs/digits-1": {**known, "attempts": []}}
+    answers = {"/api/jobs/digits-1": known, "/platform/jobs/digits-1": {**known, **OF_PLATFORM}}
     address = serve(lambda method, path: (200, json.dumps(answers[path])) if path in answers else (404, "no such page"))
     command = [sys.executable, "-m", "mlplatform", "jobs", "digits-1"]
     env = {**os.environ, "RAY_ADDRESS": address}
@@ -155,13 +160,14 @@ def test_attempts_are_parsed_from_gateway(serve: Callable[..., str]) -> None:
     ]
 
     def answer(method: str, path: str) -> tuple[int, str]:
-        more = {"attempts": attempts} if path == "/platform/jobs/a" else {}
+        more = {**OF_PLATFORM, "attempts": attempts} if path == "/platform/jobs/a" else {}
         return 200, json.dumps({**details, **more})
 
     with Jobs(Settings.load(ray_address=serve(answer))) as jobs:
         first, second, third = jobs.attempts("a")
     end = datetime(2026, 11, 21, 20, 21, 4, tzinfo=UTC)
-    assert first == Attempt(1, "LOST", "its node died", "w0", datetime.fromisoformat(begun), end)
-    assert second == Attempt(2, None, None, "w1", end, None)
+    times = {"created": datetime.fromisoformat(begun), "ended": end}
+    assert first == Attempt(number=1, ray_submission_id="a", outcome="LOST", reason="its node died", node="w0", **times)
+    assert (second.number, second.outcome, second.node, second.ended) == (2, None, "w1", None)
     assert (third.leave_by, third.leave_why) == (end, "Team vision waits.")
     assert [attempt.leaves for attempt in (first, second, third)] == [False, False, True]

@@ -19,7 +19,7 @@ import pytest
 from waiting import wait_for
 from warm import ROOT, Warm, is_running, start_template
 
-from mlplatform.warm import client
+from mlplatform_warm import client
 
 PR_CAPBSET_DROP = 24
 CAPABILITIES = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38}
@@ -151,7 +151,7 @@ def test_woken_template_does_not_start_program_again(warm: Warm, tmp_path: Path)
 
 
 def test_error_after_start_does_not_start_program_again(warm: Warm) -> None:
-    broken = "from mlplatform.warm import client\ndef fail(*_): raise OSError('full')\nclient.guard = fail\n"
+    broken = "from mlplatform_warm import client\ndef fail(*_): raise OSError('full')\nclient.guard = fail\n"
     shim = f"import sys; sys.path.insert(0, {ROOT!r})\n{broken}client.python()"
     done = subprocess.run(
         [sys.executable, "-IS", "-c", shim, "-c", "print('ran')"],
@@ -192,7 +192,7 @@ def start_worker(warm: Warm, job: str, title: str) -> subprocess.Popen[str]:
         "print(os.environ['RAY_JOB_ID'], flush=True)"
     )
     code = (
-        f"import sys, os; sys.path.insert(0, {ROOT!r}); from mlplatform.warm import client; "
+        f"import sys, os; sys.path.insert(0, {ROOT!r}); from mlplatform_warm import client; "
         f"client.run(['-c', {program!r}], dict(os.environ), {client.job_template(environment)!r})"
     )
     return subprocess.Popen(
@@ -299,7 +299,7 @@ warm.kill()
 
 def checked(code: str) -> str:
     """Run code in a process of its own, because this one has the threads of other tests; return the last error."""
-    script = f"from pathlib import Path\nfrom mlplatform.warm.template import check_forkable\n{code}"
+    script = f"from pathlib import Path\nfrom mlplatform_warm.template import check_forkable\n{code}"
     done = subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, "PYTHONPATH": ROOT},

@@ -13,7 +13,7 @@ import pytest
 from warm import SHIM
 
 from mlplatform.compat import ray_setup_worker
-from mlplatform.warm import client, notes
+from mlplatform_warm import client, notes
 
 OF_JOB = {"MLPLATFORM_JOB_ID": "mine", "MLPLATFORM_ATTEMPT": "2"}
 

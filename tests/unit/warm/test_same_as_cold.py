@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from warm import PATIENCE_SECONDS, Warm, inherited, running_template
 
-from mlplatform.warm import client, notes
-from mlplatform.warm.variables import OF_DRIVERS
+from mlplatform_warm import client, notes
+from mlplatform_warm.variables import OF_DRIVERS
 
 PROGRAMS, MANY_PROGRAMS = 50, 200
 

@@ -21,7 +21,7 @@ import pytest
 from waiting import wait_for
 from warm import ROOT, Warm, running_template
 
-from mlplatform.warm import client
+from mlplatform_warm import client
 
 MARGIN_SECONDS = 3.0
 """For the start of Python, twice, on a busy machine."""

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from mlplatform.warm import imports
-from mlplatform.warm.imports import Sources
-from mlplatform.warm.watch import Watch
+from mlplatform_warm import imports
+from mlplatform_warm.imports import Sources
+from mlplatform_warm.watch import Watch
 
 
 @pytest.fixture

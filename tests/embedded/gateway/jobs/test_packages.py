@@ -13,8 +13,8 @@ import pytest
 from ray._private.runtime_env.packaging import create_package, get_uri_for_directory, get_uri_for_package
 
 from mlplatform.client import package
-from mlplatform.gateway.errors import PackageExistsError
-from mlplatform.gateway.jobs.packages import Packages, is_named_by_content
+from mlplatform_gateway.errors import PackageExistsError
+from mlplatform_gateway.packages.store import Packages, is_named_by_content
 
 
 @pytest.fixture

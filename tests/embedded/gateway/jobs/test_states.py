@@ -2,7 +2,7 @@
 
 from ray.dashboard.modules.job.common import JobErrorType, JobStatus
 
-from mlplatform.gateway.jobs.states import State
+from mlplatform_gateway.jobs.states import State
 
 ERROR_TYPES = {
     "RUNTIME_ENV_SETUP_FAILURE",

@@ -11,13 +11,13 @@ from ray.dashboard.modules.job.common import JobSubmitRequest
 from ray.dashboard.modules.job.pydantic_models import JobDetails
 from ray.dashboard.runtime_env_redaction import redact_runtime_env
 
+from mlplatform.capacity.resources import Resources, WorkerGroup
 from mlplatform.contract import ATTEMPT_ID
 from mlplatform.errors import JobError
-from mlplatform.gateway.jobs.details import job_details, redacted
-from mlplatform.gateway.jobs.schema import AttemptRow
-from mlplatform.gateway.jobs.states import State
-from mlplatform.gateway.jobs.submission import Submission, group_of, resources_of
-from mlplatform.scheduling.resources import Resources, WorkerGroup
+from mlplatform_gateway.jobs.details import job_details, redacted
+from mlplatform_gateway.jobs.schema import AttemptRow
+from mlplatform_gateway.jobs.states import State
+from mlplatform_gateway.jobs.submission import Submission, group_of, resources_of
 
 RESTARTS = ("max_restarts_on_loss", "max_restarts_on_failure")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mlplatform.contract import TAG_END_REASON
-from mlplatform.gateway.upstream.mlflow import JobPages, close_runs, mlflow_client, open_runs
+from mlplatform_gateway.mlflow.client import JobPages, close_runs, mlflow_client, open_runs
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -56,7 +56,7 @@ async def close(address: str, *arguments: Any, account: Path | None = None, **op
 async def test_open_runs_of_all_experiments_are_found(
     mlflow: Any, mlflow_address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mlplatform.gateway.upstream.mlflow._PAGE", 2)
+    monkeypatch.setattr("mlplatform_gateway.mlflow.client._PAGE", 2)
     experiments = [mlflow.create_experiment(f"many-{number}") for number in range(3)]
     runs = [start(mlflow, experiment) for experiment in experiments for _ in range(3)]
     mlflow.update_run(runs[0], status="SCHEDULED")
@@ -101,7 +101,7 @@ async def test_long_end_reason_is_truncated(mlflow: Any, mlflow_address: str) ->
 
 
 def test_account_from_file_is_sent(tmp_path: Path) -> None:
-    from mlplatform.credentials import mlflow_account, read_mlflow_account
+    from mlplatform.secrets.credentials import mlflow_account, read_mlflow_account
 
     mlflow_account("job", tmp_path / "account")
     client = mlflow_client("http://mlflow:8000/", tmp_path / "account")

@@ -7,8 +7,8 @@ from sqlalchemy import Engine, text, update
 from sqlalchemy.exc import DatabaseError
 from stored import do
 
-from mlplatform.gateway.audit.log import Actor, AuditLog
-from mlplatform.gateway.audit.schema import AuditRow
+from mlplatform_gateway.audit.schema import AuditRow
+from mlplatform_gateway.audit.store import Actor, AuditLog
 
 ADA = Actor("ada", "token", "10.0.0.7")
 

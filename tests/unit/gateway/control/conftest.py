@@ -10,18 +10,18 @@ import pytest
 from gateway_parts import ADDRESS, Gateway, StandInHead
 from stored import database_in
 
-from mlplatform.gateway.control import ending, infeasible
-from mlplatform.gateway.control import reconciler as control_loop
-from mlplatform.gateway.control.attempt_tokens import AttemptTokens
-from mlplatform.gateway.control.outages import Outages
-from mlplatform.gateway.control.reconciler import Reconciler
-from mlplatform.gateway.jobs.packages import Packages
-from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.logs.store import JobLogs
-from mlplatform.gateway.upstream.utilisation import UtilisationSource
-from mlplatform.scheduling.queue import Rules
 from mlplatform.settings import job as settings_job
 from mlplatform.storage.objects import open_store
+from mlplatform_gateway.jobs import ending, infeasible
+from mlplatform_gateway.jobs import loop as control_loop
+from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
+from mlplatform_gateway.jobs.loop import Reconciler
+from mlplatform_gateway.jobs.store import JobStore
+from mlplatform_gateway.logs.store import JobLogs
+from mlplatform_gateway.monitoring.outages import Outages
+from mlplatform_gateway.packages.store import Packages
+from mlplatform_gateway.queue.planner.queue import Rules
+from mlplatform_gateway.ray.utilisation import UtilisationSource
 
 
 @pytest.fixture

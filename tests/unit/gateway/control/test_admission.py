@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from stored import begin, do, submitted
 
+from mlplatform.capacity.nodes import Shortage
+from mlplatform.capacity.resources import Node, Request, Resources
 from mlplatform.errors import CapacityError
-from mlplatform.gateway.audit.log import PLATFORM
-from mlplatform.gateway.control.admission import Admission
-from mlplatform.gateway.errors import QueueFullError
-from mlplatform.gateway.jobs.schema import JobRow
-from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.jobs.submission import request_of
-from mlplatform.gateway.people.store import People
-from mlplatform.scheduling.capacity import Shortage
-from mlplatform.scheduling.resources import Node, Request, Resources
-from mlplatform.scheduling.room import Room
+from mlplatform_gateway.audit.store import PLATFORM
+from mlplatform_gateway.errors import QueueFullError
+from mlplatform_gateway.jobs.admission import Admission
+from mlplatform_gateway.jobs.schema import JobRow
+from mlplatform_gateway.jobs.store import JobStore
+from mlplatform_gateway.jobs.submission import request_of
+from mlplatform_gateway.people.store import People
+from mlplatform_gateway.queue.planner.room import Room
 
 WORKER = {"role": "worker"}
 

@@ -10,12 +10,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from mlplatform.contract import PERSON_TOKEN
-from mlplatform.gateway.control.attempt_tokens import AttemptTokens
-from mlplatform.gateway.errors import TokenError
-from mlplatform.gateway.people.principal import SHARED, Attempt, Principal
-from mlplatform.gateway.people.schema import TokenRow
-from mlplatform.gateway.people.tokens import Tokens
-from mlplatform.secret_folder import TOKEN
+from mlplatform.secrets.secret_folder import TOKEN
+from mlplatform_gateway.errors import TokenError
+from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
+from mlplatform_gateway.people.principal import SHARED, Attempt, Principal
+from mlplatform_gateway.people.schema import TokenRow
+from mlplatform_gateway.people.tokens import Tokens
 
 
 @pytest.fixture(autouse=True)

@@ -15,10 +15,10 @@ from gateway_parts import Gateway, add_alice, variables_of
 from warm import running_template
 
 from mlplatform.errors import SettingsError
-from mlplatform.gateway.audit.log import PLATFORM
-from mlplatform.gateway.people.secrets import Secrets
-from mlplatform.secret_folder import FOLDER, TOKEN, folder_of
-from mlplatform.warm.variables import AFTER_FORK, OF_DRIVERS
+from mlplatform.secrets.secret_folder import FOLDER, TOKEN, folder_of
+from mlplatform_gateway.audit.store import PLATFORM
+from mlplatform_gateway.people.secrets import Secrets
+from mlplatform_warm.variables import AFTER_FORK, OF_DRIVERS
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from gateway_parts import Gateway
 
-from mlplatform.gateway.control import bursts
-from mlplatform.gateway.jobs.states import State
+from mlplatform_gateway.jobs import bursts
+from mlplatform_gateway.jobs.states import State
 
 
 async def test_jobs_start_after_burst_was_accepted(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,9 @@
 import pytest
 
 from mlplatform.errors import UnreachableError
-from mlplatform.gateway.control import containment
-from mlplatform.gateway.control.containment import JobErrors
-from mlplatform.gateway.errors import NoSuchJobError
+from mlplatform_gateway.errors import NoSuchJobError
+from mlplatform_gateway.jobs import containment
+from mlplatform_gateway.jobs.containment import JobErrors
 
 
 def fail(errors: JobErrors, job_id: str) -> None:

@@ -10,10 +10,10 @@ from gateway_parts import Gateway
 from ray_head import served
 from stand_in_mlflow import StandInMlflow
 
+from mlplatform.client.mlflow_rest import Account, AsyncMlflowRest
 from mlplatform.files import checksums
-from mlplatform.gateway.control.digests import ModelDigestRow, ModelDigests
-from mlplatform.gateway.upstream.mlflow import ModelFiles
-from mlplatform.mlflow_rest import Account, AsyncMlflowRest
+from mlplatform_gateway.mlflow.client import ModelFiles
+from mlplatform_gateway.mlflow.digests import ModelDigestRow, ModelDigests
 
 FILES = {"MLmodel": b"flavor", "data/weights #1.bin": b"weights", "data/code/a.py": b"pass"}
 DIGESTS = {path: hashlib.sha256(content).hexdigest() for path, content in FILES.items()}

@@ -11,15 +11,15 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 from waiting import until
 
-from mlplatform.gateway.control import watcher
-from mlplatform.gateway.control.gpus import are_idle, computing_for, held_by, memory_excess
-from mlplatform.gateway.jobs.schema import AttemptRow
-from mlplatform.gateway.jobs.states import Outcome, State
-from mlplatform.gateway.jobs.store import now
-from mlplatform.gateway.upstream.ray import ClusterSnapshot
-from mlplatform.gateway.upstream.utilisation import GpuUse, Utilisation
-from mlplatform.gateway.usage.schema import UsageRow
-from mlplatform.scheduling.queue import Rules
+from mlplatform_gateway.jobs import watcher
+from mlplatform_gateway.jobs.schema import AttemptRow
+from mlplatform_gateway.jobs.states import Outcome, State
+from mlplatform_gateway.jobs.store import now
+from mlplatform_gateway.queue.planner.queue import Rules
+from mlplatform_gateway.ray.head import ClusterSnapshot
+from mlplatform_gateway.ray.utilisation import GpuUse, Utilisation
+from mlplatform_gateway.usage.gpus import are_idle, computing_for, held_by, memory_excess
+from mlplatform_gateway.usage.schema import UsageRow
 
 GIB = 1 << 30
 FREE = replace(NODE, total={"CPU": 4.0, "GPU": 1.0}, free={"CPU": 4.0, "GPU": 1.0})

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from stored import submitted
 
-from mlplatform.gateway.control import housekeeping
-from mlplatform.gateway.control.containment import JobErrors
-from mlplatform.gateway.control.housekeeping import Housekeeping
-from mlplatform.gateway.control.leftovers import LeftoverActors
-from mlplatform.gateway.jobs.runs import JobRuns
-from mlplatform.gateway.jobs.states import Outcome, State, Verdict
-from mlplatform.gateway.jobs.store import JobStore
+from mlplatform_gateway.jobs import housekeeping
+from mlplatform_gateway.jobs.containment import JobErrors
+from mlplatform_gateway.jobs.housekeeping import Housekeeping
+from mlplatform_gateway.jobs.runs import JobRuns
+from mlplatform_gateway.jobs.states import Outcome, State, Verdict
+from mlplatform_gateway.jobs.store import JobStore
+from mlplatform_gateway.ray.leftovers import LeftoverActors
 
 
 def test_each_final_state_closes_runs() -> None:

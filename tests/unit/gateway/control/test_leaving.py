@@ -9,11 +9,11 @@ import pytest
 from gateway_parts import Gateway, add, add_team, settled
 from waiting import until
 
-from mlplatform.gateway.jobs.notices import Notices, claim_of
-from mlplatform.gateway.jobs.states import Outcome, State
-from mlplatform.gateway.jobs.store import now
-from mlplatform.scheduling.queue import Preempt, Rules
 from mlplatform.settings.job import settings
+from mlplatform_gateway.jobs.notices import Notices, claim_of
+from mlplatform_gateway.jobs.states import Outcome, State
+from mlplatform_gateway.jobs.store import now
+from mlplatform_gateway.queue.planner.queue import Preempt, Rules
 
 GRACE_S = 30.0
 WHY = "Job owed of team vision takes back 4 CPUs."

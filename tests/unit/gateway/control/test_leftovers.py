@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mlplatform.gateway.control.leftovers import leftover
+from mlplatform_gateway.ray.leftovers import leftover
 
 
 def actor(**changes: Any) -> dict[str, Any]:

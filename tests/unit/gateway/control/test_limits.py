@@ -10,12 +10,12 @@ from gateway_parts import NODE, Gateway, add_team, settled
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from mlplatform.gateway.jobs.notices import Notices
-from mlplatform.gateway.jobs.schema import AttemptRow
-from mlplatform.gateway.jobs.states import Outcome, State
-from mlplatform.gateway.jobs.store import now
-from mlplatform.scheduling.forecast import forecast
-from mlplatform.scheduling.queue import Preempt, Rules
+from mlplatform_gateway.jobs.notices import Notices
+from mlplatform_gateway.jobs.schema import AttemptRow
+from mlplatform_gateway.jobs.states import Outcome, State
+from mlplatform_gateway.jobs.store import now
+from mlplatform_gateway.queue.planner.forecast import forecast
+from mlplatform_gateway.queue.planner.queue import Preempt, Rules
 
 GRACE_S = 30.0
 LIMIT_S = 3600.0

@@ -17,13 +17,13 @@ from gateway_parts import Gateway
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from mlplatform.gateway.audit.log import PLATFORM
-from mlplatform.gateway.control.messages import Messenger
-from mlplatform.gateway.jobs.messages import MessageRow
-from mlplatform.gateway.jobs.states import Outcome, Verdict
-from mlplatform.gateway.jobs.store import now
-from mlplatform.gateway.people.store import People
-from mlplatform.gateway.upstream.messages import MessageSender
+from mlplatform_gateway.audit.store import PLATFORM
+from mlplatform_gateway.jobs.states import Outcome, Verdict
+from mlplatform_gateway.jobs.store import now
+from mlplatform_gateway.notify.loop import Messenger
+from mlplatform_gateway.notify.sender import MessageSender
+from mlplatform_gateway.notify.store import MessageRow
+from mlplatform_gateway.people.store import People
 
 
 @dataclass

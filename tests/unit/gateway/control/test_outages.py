@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from mlplatform.gateway.control import outages as control_outages
-from mlplatform.gateway.control.outages import Outages
+from mlplatform_gateway.monitoring import outages as control_outages
+from mlplatform_gateway.monitoring.outages import Outages
 
 Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
 

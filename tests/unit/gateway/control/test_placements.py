@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mlplatform.gateway.control.placements import Footprint, place
-from mlplatform.scheduling.resources import Node, Request, Resources, WorkerGroup
+from mlplatform.capacity.resources import Node, Request, Resources, WorkerGroup
+from mlplatform_gateway.queue.placements import Footprint, place
 
 TRAINING = Request(Resources(cpus=1), WorkerGroup(2, cpus=1, gpus=1))
 SCRIPT = Request(Resources(cpus=1, gpus=1))

@@ -9,12 +9,12 @@ from gateway_parts import Gateway, add, add_team, settled
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from mlplatform.gateway.control import starting
-from mlplatform.gateway.jobs.schema import JobRow
-from mlplatform.gateway.jobs.states import State
-from mlplatform.gateway.jobs.store import now
-from mlplatform.gateway.usage.schema import UsageRow
-from mlplatform.scheduling.queue import View
+from mlplatform_gateway.jobs import starting
+from mlplatform_gateway.jobs.schema import JobRow
+from mlplatform_gateway.jobs.states import State
+from mlplatform_gateway.jobs.store import now
+from mlplatform_gateway.queue.planner.queue import View
+from mlplatform_gateway.usage.schema import UsageRow
 
 
 async def once_at_work(idle: Gateway, running: set[str]) -> dict[str, JobRow]:

@@ -8,24 +8,27 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import httpx
 import pytest
 import uvicorn
 from gateway_parts import BOUND_S, Gateway, ray
 from held import rows
-from starlette.requests import Request
+from starlette.types import ASGIApp
 from waiting import until
 from websockets.asyncio.client import connect
 from without_log_in import without_log_in
 
 from mlplatform.errors import UnreachableError
-from mlplatform.gateway.control import hanging, reconciler, starting
-from mlplatform.gateway.errors import RefusedError
-from mlplatform.gateway.http.jobs import JobRoutes
-from mlplatform.gateway.http.proxy import ReverseProxy
-from mlplatform.gateway.jobs.states import State
-from mlplatform.gateway.jobs.submission import Submission
-from mlplatform.gateway.usage.ledger import milliseconds
 from mlplatform.storage import fence
+from mlplatform_gateway.errors import RefusedError
+from mlplatform_gateway.jobs import api as jobs
+from mlplatform_gateway.jobs import hanging, starting
+from mlplatform_gateway.jobs import loop as reconciler
+from mlplatform_gateway.jobs.states import State
+from mlplatform_gateway.jobs.submission import Submission
+from mlplatform_gateway.logs import job_api as job_logs
+from mlplatform_gateway.ray.proxy import ReverseProxy
+from mlplatform_gateway.usage.ledger import milliseconds
 
 
 async def test_job_starts_and_ends(gateway: Gateway) -> None:
@@ -218,11 +221,12 @@ async def test_followed_log_ends_without_database_confirmation(
 
 async def test_reused_job_id_starts_at_attempt_1(gateway: Gateway) -> None:
     """The job is deleted as soon as its end is visible, while the gateway is still processing the end."""
-    request = Request({"type": "http"})
     await gateway.started(metadata={"max_restarts_on_loss": "0"})
     await gateway.logs.note("mine", "of the first")
     await gateway.end("FAILED", error_type="JOB_SUPERVISOR_ACTOR_DIED")
-    await api(gateway)._delete(request, await gateway.store.get("mine"))
+    transport = httpx.ASGITransport(api(gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        assert (await client.delete("/api/jobs/mine")).json() == {"deleted": True}
     await gateway.started()
     assert await gateway.logs.text("mine") == ""
     assert fence.allowed("mine") is None
@@ -257,8 +261,8 @@ async def test_attempt_is_held_until_its_end_in_ray(end: State, gateway: Gateway
 
 
 @asynccontextmanager
-async def served(endpoints: JobRoutes) -> AsyncIterator[str]:
-    config = uvicorn.Config(without_log_in(endpoints.routes()), port=0, log_level="warning", lifespan="off")
+async def served(app: ASGIApp) -> AsyncIterator[str]:
+    config = uvicorn.Config(app, port=0, log_level="warning", lifespan="off")
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())
     await until(lambda: server.started)
@@ -267,7 +271,8 @@ async def served(endpoints: JobRoutes) -> AsyncIterator[str]:
     await serving
 
 
-def api(gateway: Gateway) -> JobRoutes:
+def api(gateway: Gateway) -> ASGIApp:
     made_up: Any = gateway.head
     proxy = ReverseProxy("http://127.0.0.1:1")
-    return JobRoutes(gateway.store, gateway.reconciler, gateway.logs, made_up, proxy)
+    ends = jobs.end_routes(gateway.store, gateway.reconciler, gateway.logs, made_up, proxy)
+    return without_log_in(ends, job_logs.routes(gateway.logs, proxy), jobs=gateway.store)

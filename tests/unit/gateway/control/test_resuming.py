@@ -10,13 +10,13 @@ from gateway_parts import NODE, Gateway, add, settled
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from mlplatform.gateway.errors import NotResumableError
-from mlplatform.gateway.jobs.resuming import Resumption
-from mlplatform.gateway.jobs.schema import JobRow
-from mlplatform.gateway.jobs.states import State
-from mlplatform.gateway.usage.schema import UsageRow
-from mlplatform.scheduling.plan import queue
 from mlplatform.storage import fence
+from mlplatform_gateway.errors import NotResumableError
+from mlplatform_gateway.jobs.resuming import Resumption
+from mlplatform_gateway.jobs.schema import JobRow
+from mlplatform_gateway.jobs.states import State
+from mlplatform_gateway.queue.planner.plan import queue
+from mlplatform_gateway.usage.schema import UsageRow
 
 
 async def ended(gateway: Gateway, status: str, **fields: Any) -> JobRow:

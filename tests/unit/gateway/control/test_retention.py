@@ -16,8 +16,13 @@ from sqlalchemy import update
 from stored import database_in, do, submitted
 from waiting import until
 
+from mlplatform.client.mlflow_rest import Account, AsyncMlflowRest
 from mlplatform.errors import StorageError
-from mlplatform.gateway.control.retention import (
+from mlplatform.storage.objects import Entry, open_store
+from mlplatform_gateway.jobs.schema import JobRow
+from mlplatform_gateway.jobs.store import JobStore
+from mlplatform_gateway.packages.store import Packages
+from mlplatform_gateway.retention.loop import (
     FormerCheckpoints,
     OldCheckpoints,
     OldRuns,
@@ -26,11 +31,6 @@ from mlplatform.gateway.control.retention import (
     UnusedPackages,
     expired,
 )
-from mlplatform.gateway.jobs.packages import Packages
-from mlplatform.gateway.jobs.schema import JobRow
-from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.mlflow_rest import Account, AsyncMlflowRest
-from mlplatform.storage.objects import Entry, open_store
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
 OLD, NEW = NOW - timedelta(days=40), NOW - timedelta(days=2)
@@ -151,7 +151,7 @@ async def test_failing_kind_does_not_keep_others_from_removal(
         async def remove(self, found: Removable) -> bool:
             return False
 
-    monkeypatch.setattr("mlplatform.gateway.control.retention._PASS_SECONDS", 0.05)
+    monkeypatch.setattr("mlplatform_gateway.retention.loop._PASS_SECONDS", 0.05)
     retention = Retention([Failing(), UnusedPackages(place.store, place.packages)])
     task = asyncio.create_task(retention.run())
     await until(lambda: "old.zip" not in place.left())
@@ -170,7 +170,7 @@ async def test_former_checkpoints_are_removed_on_request_only(monkeypatch: pytes
         def forget(self, prefix: str) -> None:
             self.kept = {key: size for key, size in self.kept.items() if not key.startswith(prefix)}
 
-    monkeypatch.setattr("mlplatform.gateway.control.retention._PASS_SECONDS", 0.02)
+    monkeypatch.setattr("mlplatform_gateway.retention.loop._PASS_SECONDS", 0.02)
     storage: Any = Storage()
     retention = Retention([FormerCheckpoints(storage)])
     task = asyncio.create_task(retention.run())

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from mlplatform.gateway.control.queueing import with_cpus
-from mlplatform.gateway.control.returning import Returning, with_surplus
-from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
-from mlplatform.gateway.jobs.states import Outcome
-from mlplatform.gateway.jobs.store import now
-from mlplatform.scheduling.queue import Caps, Team
-from mlplatform.scheduling.resources import Node, Request, Resources, WorkerGroup
+from mlplatform.capacity.resources import Node, Request, Resources, WorkerGroup
+from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
+from mlplatform_gateway.jobs.states import Outcome
+from mlplatform_gateway.jobs.store import now
+from mlplatform_gateway.queue.planner.queue import Caps, Team
+from mlplatform_gateway.queue.queueing import with_cpus
+from mlplatform_gateway.queue.returning import Returning, with_surplus
 
 ONE_CPU = Request(Resources(cpus=1))
 TRAINING = Request(Resources(cpus=1), WorkerGroup(2, 1.0, 1.0))

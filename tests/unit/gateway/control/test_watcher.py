@@ -12,16 +12,16 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 from waiting import until
 
-from mlplatform.gateway.audit.log import PLATFORM
-from mlplatform.gateway.control import watcher
-from mlplatform.gateway.jobs.schema import JobRow
-from mlplatform.gateway.jobs.states import Outcome
-from mlplatform.gateway.people.store import People
-from mlplatform.gateway.upstream.ray import ClusterSnapshot
-from mlplatform.gateway.upstream.utilisation import Utilisation
-from mlplatform.gateway.usage.ledger import PARTS
-from mlplatform.gateway.usage.schema import UsageRow
-from mlplatform.scheduling.queue import Placement, Rules
+from mlplatform_gateway.audit.store import PLATFORM
+from mlplatform_gateway.jobs import watcher
+from mlplatform_gateway.jobs.schema import JobRow
+from mlplatform_gateway.jobs.states import Outcome
+from mlplatform_gateway.people.store import People
+from mlplatform_gateway.queue.planner.queue import Placement, Rules
+from mlplatform_gateway.ray.head import ClusterSnapshot
+from mlplatform_gateway.ray.utilisation import Utilisation
+from mlplatform_gateway.usage.ledger import PARTS
+from mlplatform_gateway.usage.schema import UsageRow
 
 FREE = replace(NODE, total={"CPU": 4.0, "GPU": 1.0}, free={"CPU": 4.0, "GPU": 1.0})
 IN_USE = replace(FREE, free={"CPU": 0.0, "GPU": 0.0})

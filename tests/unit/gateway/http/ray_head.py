@@ -26,8 +26,8 @@ from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 from websockets.sync.client import ClientConnection, connect
 
-from mlplatform.gateway.http.auth import TokenAuth, TokenCheck
-from mlplatform.gateway.http.proxy import ReverseProxy
+from mlplatform_gateway.http.auth import TokenAuth, TokenCheck
+from mlplatform_gateway.ray.proxy import ReverseProxy
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 CLUSTER_TOKEN = "fedcba9876543210" * 2

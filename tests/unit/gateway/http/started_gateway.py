@@ -13,13 +13,13 @@ import httpx
 from ray_head import AUTHORIZED, BOUND_S, CLUSTER_TOKEN, NO_TLS, TOKEN, served
 from stored import database_in
 
-from mlplatform.credentials import write_mlflow_account
-from mlplatform.gateway.app import create_app
-from mlplatform.gateway.control.attempt_tokens import AttemptTokens
-from mlplatform.gateway.jobs.states import Outcome, Verdict
-from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.jobs.submission import Submission
-from mlplatform.settings.gateway import GatewaySettings
+from mlplatform.secrets.credentials import write_mlflow_account
+from mlplatform_gateway.app import create_app
+from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
+from mlplatform_gateway.jobs.states import Outcome, Verdict
+from mlplatform_gateway.jobs.store import JobStore
+from mlplatform_gateway.jobs.submission import Submission
+from mlplatform_gateway.settings import GatewaySettings
 
 PROMETHEUS_PASSWORD = "metrics" * 5
 SHIPPER_TOKEN = "shipper" * 5
@@ -34,10 +34,10 @@ class StartedGateway:
 
     folder: Path
     head: str
-    disk_reserve: float = 0
+    disk_reserve_gb: float = 0
     driver_label: str | None = None
     backups: Path | None = None
-    backup_hours: float | None = None
+    backup_to: str = ""
     shipper_token: bool = False
     prometheus: bool = True
     secrets_key: str | None = None
@@ -45,7 +45,7 @@ class StartedGateway:
     s3: tuple[str, str, str] | None = None
     """Address of the object store, and name and secret of the gateway's account."""
 
-    s3_external: str | None = None
+    s3_endpoint_url: str = ""
     mlflow: str | None = None
     """Address of MLflow, where the gateway is an administrator."""
 
@@ -66,15 +66,16 @@ class StartedGateway:
             cluster_token_path=self.folder / "cluster_token",
             database=f"sqlite:///{self.folder}/gateway.db",
             files=str(self.folder / "files"),
-            disk_reserve=self.disk_reserve,
+            disk_reserve_gb=self.disk_reserve_gb,
             driver_label=self.driver_label,
             backups=self.backups,
-            backup_hours=self.backup_hours,
+            backup_to=self.backup_to,
+            backup_every_hours=2,
             shipper_token_path=self.folder / "shipper_token" if self.shipper_token else None,
             wheels=self.wheels,
             secrets_key_path=self._secrets_key_path(),
-            s3_endpoint=self.s3[0] if self.s3 else None,
-            s3_external=self.s3_external,
+            object_store=self.s3[0] if self.s3 else None,
+            s3_endpoint_url=self.s3_endpoint_url,
             s3_port=S3_PORT,
             tracking_uri=self.mlflow,
             tracking_account=self._tracking_account(),

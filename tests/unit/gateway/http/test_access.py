@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 import pytest
+from fastapi import APIRouter, Depends
 from peopled import as_person, invite, log_in, populate, submit
 from ray_head import BOUND_S, CLUSTER_TOKEN, TOKEN, talking
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.websockets import WebSocket
 from started_gateway import MLFLOW_PASSWORD, PROMETHEUS_PASSWORD, SHIPPER_TOKEN, StartedGateway
 from websockets.exceptions import InvalidStatus
 
 from mlplatform.contract import MLFLOW_CHANGES, MODEL_DIGESTS
-from mlplatform.gateway.app import create_app
-from mlplatform.gateway.http.access import ACCESS, guarded, methods_of
+from mlplatform_gateway.app import create_app
+from mlplatform_gateway.http import access
+from mlplatform_gateway.http.application import application
 
 PEOPLE = {"owner", "team-mate", "lead", "other", "administrator", "shared token"}
 JOBS = {"attempt of alice", "attempt of bob"}
@@ -189,16 +192,44 @@ def test_route_is_used_by_whom_the_table_names(clients: dict[str, httpx.Client],
 def test_table_has_every_route_of_the_gateway(started: StartedGateway) -> None:
     started.shipper_token = True
     routes: list[Any] = create_app(started.settings()).routes
-    served = {(method, route.path) for route in routes for method in methods_of(route)}
-    assert served == TABLE.keys() == ACCESS.keys()
+    assert {(method, route.path) for route in routes for method in methods_of(route)} == TABLE.keys()
 
 
-def test_new_route_without_a_decision_is_an_error() -> None:
-    async def endpoint(_: object) -> None:
-        """Never called."""
+def methods_of(route: BaseRoute) -> set[str]:
+    """The methods of a route; HEAD is part of GET."""
+    if isinstance(route, Route):
+        return (route.methods or set()) - {"HEAD"}
+    return {"MOUNT"} if isinstance(route, Mount) else {"WEBSOCKET"}
 
-    with pytest.raises(LookupError, match="GET /platform/new is missing"):
-        guarded([Route("/platform/new", endpoint)])
+
+async def endpoint() -> None:
+    """Never called."""
+
+
+async def talk(socket: WebSocket) -> None:
+    """Never called."""
+
+
+def test_route_without_a_right_is_refused_at_start() -> None:
+    router, sockets = APIRouter(), APIRouter()
+    router.get("/platform/new")(endpoint)
+    sockets.websocket("/platform/talk")(talk)
+    for routes, path in ((router.routes, "/platform/new"), (sockets.routes, "/platform/talk")):
+        with pytest.raises(LookupError, match=f"{path} declares no right"):
+            application(routes)
+
+
+def test_right_precedes_other_dependencies() -> None:
+    router = APIRouter(dependencies=[Depends(endpoint), access.USERS])
+    router.get("/platform/new")(endpoint)
+    with pytest.raises(LookupError, match="/platform/new declares no right: begin with"):
+        application(router.routes)
+
+
+@pytest.mark.parametrize("kind", [Route, Mount])
+def test_route_of_another_kind_is_refused_at_start(kind: Callable[[str, object], BaseRoute]) -> None:
+    with pytest.raises(LookupError, match="/platform/new is not a route of FastAPI"):
+        application([kind("/platform/new", endpoint)])
 
 
 @pytest.mark.parametrize("path", ["/nodes?view=summary", "/api/cluster_status", "/api/v0/nodes", "/", "/timezone"])

@@ -12,9 +12,9 @@ from peopled import as_person, submit
 from started_gateway import StartedGateway
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.gateway.jobs.runs import JobRuns
-from mlplatform.gateway.jobs.states import Outcome
 from mlplatform.settings.job import Settings
+from mlplatform_gateway.jobs.runs import JobRuns
+from mlplatform_gateway.jobs.states import Outcome
 
 RUN, OTHER = "a" * 32, "b" * 32
 

@@ -16,10 +16,10 @@ from sqlalchemy import text
 from starlette.responses import Response
 from started_gateway import StartedGateway
 
-from mlplatform.gateway.audit.log import AuditLog
-from mlplatform.gateway.database.engine import connect
-from mlplatform.gateway.http import auth
-from mlplatform.gateway.http.auth import COOKIE, LOGIN, LOGIN_PAGE, LOGOUT, TokenCheck
+from mlplatform_gateway.audit.store import AuditLog
+from mlplatform_gateway.database.engine import connect
+from mlplatform_gateway.http import auth
+from mlplatform_gateway.http.auth import COOKIE, LOGIN, LOGIN_PAGE, LOGOUT, TokenCheck
 
 SCOPE = {"type": "http", "method": "GET", "path": "/api/jobs/", "client": ("10.0.0.7", 5000)}
 

@@ -14,9 +14,9 @@ from listing_head import UNIT, ListingHead
 from started_gateway import StartedGateway
 from waiting import wait_for
 
+from mlplatform.capacity.resources import Resources, WorkerGroup
 from mlplatform.client.jobs import Jobs
 from mlplatform.errors import CapacityError, JobError, UnreachableError
-from mlplatform.scheduling.resources import Resources, WorkerGroup
 from mlplatform.settings.job import Settings
 
 LISTINGS: dict[str, Any] = json.loads((UNIT / "ray_listings.json").read_text())
@@ -133,9 +133,9 @@ def test_invalid_capacity_request_error_names_field_and_value(client: httpx.Clie
 
 def test_capacity_request_schema_matches_parser(client: httpx.Client) -> None:
     schema = schemas()["CapacityRequest"]["properties"]
-    group = dict.fromkeys(schema["workers"]["properties"], 1) | {"gpus": 0, "custom": {"CPU": 1}}
-    entry = dict.fromkeys(schema["entrypoint"]["properties"], 1) | {"custom": {"memory": 1}}
+    group = dict.fromkeys(schemas()["WorkerGroup"]["properties"], 1) | {"gpus": 0, "custom": {"CPU": 1}}
+    entry = dict.fromkeys(schemas()["Resources"]["properties"], 1) | {"custom": {"memory": 1}}
     asked = {"entrypoint": entry, "workers": group, "labels": {"role": "worker"}}
     assert schema.keys() == asked.keys()
     answer = client.post("/platform/capacity", json=asked).raise_for_status().json()
-    assert answer["shortage"].keys() == schemas()["Capacity"]["properties"]["shortage"]["properties"].keys()
+    assert answer["shortage"].keys() == schemas()["Shortage"]["properties"].keys()

@@ -13,11 +13,11 @@ from ray_head import BOUND_S, NO_TLS, TOKEN
 from started_gateway import PROMETHEUS_PASSWORD, StartedGateway
 
 from mlplatform.errors import UnreachableError
-from mlplatform.gateway.control.disks import Disk
-from mlplatform.gateway.http.auth import FRONT_PAGE, LOGIN_PAGE
-from mlplatform.gateway.jobs.overview import JobOverview
-from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.settings.gateway import GatewaySettings
+from mlplatform_gateway.http.auth import FRONT_PAGE, LOGIN_PAGE
+from mlplatform_gateway.jobs.overview import JobOverview
+from mlplatform_gateway.jobs.store import JobStore
+from mlplatform_gateway.monitoring.disks import Disk
+from mlplatform_gateway.settings import GatewaySettings
 
 GB = 10**9
 PACKAGE = "/api/packages/gcs/_ray_pkg_0123456789abcdef.zip"
@@ -27,7 +27,7 @@ SENTENCE = "New jobs are rejected: the disk of the platform has 1.5 GB free, les
 @pytest.fixture
 def full(started: StartedGateway, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A disk of 100 GB with 1.5 GB free, for a gateway that keeps 2 GB."""
-    started.disk_reserve = 2
+    started.disk_reserve_gb = 2
     space = SimpleNamespace(f_bavail=3 * GB // 2, f_frsize=1, f_blocks=100 * GB)
     monkeypatch.setattr(os, "statvfs", lambda folder: space)
     return space

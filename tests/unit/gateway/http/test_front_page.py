@@ -20,16 +20,16 @@ from sqlalchemy.orm import Session
 from started_gateway import StartedGateway
 from waiting import wait_for
 
-from mlplatform.gateway.http.auth import COOKIE, FRONT_PAGE, LOGIN_PAGE, LOGOUT
-from mlplatform.gateway.http.front_page import view as front_page_view
-from mlplatform.gateway.http.front_page.view import Gpus, gpus_of
-from mlplatform.gateway.jobs.notices import Notices
-from mlplatform.gateway.jobs.overview import SHOWN
-from mlplatform.gateway.jobs.schema import JobRow
-from mlplatform.gateway.jobs.states import Outcome
-from mlplatform.gateway.jobs.store import now
-from mlplatform.gateway.upstream.listings import Holding
-from mlplatform.scheduling.queue import Preempt
+from mlplatform_gateway.http.auth import COOKIE, FRONT_PAGE, LOGIN_PAGE, LOGOUT
+from mlplatform_gateway.jobs.notices import Notices
+from mlplatform_gateway.jobs.overview import SHOWN
+from mlplatform_gateway.jobs.schema import JobRow
+from mlplatform_gateway.jobs.states import Outcome
+from mlplatform_gateway.jobs.store import now
+from mlplatform_gateway.pages import view as front_page_view
+from mlplatform_gateway.pages.view import Gpus, gpus_of
+from mlplatform_gateway.queue.planner.queue import Preempt
+from mlplatform_gateway.ray.listings import Holding
 
 WHY = "Team <vision> takes back 1 GPU of its share of 2 GPUs for owed (alice)."
 
@@ -129,7 +129,7 @@ def test_only_service_that_is_down_is_marked(
         {"title": title, "profile": "all", "port": 8000, "health": address} for title, address in addresses.items()
     ]
     monkeypatch.setenv("MLPLATFORM_GATEWAY_TOOLS", json.dumps(tools))
-    monkeypatch.setenv("MLPLATFORM_GATEWAY_PROFILES", "all")
+    monkeypatch.setenv("COMPOSE_PROFILES", "all")
     with started.running() as client:
         text = client.get(FRONT_PAGE).text
     shown = re.findall(r'<li class="(ok|down)">(.*?)</li>', text, re.DOTALL)

@@ -7,7 +7,7 @@ import pytest
 from ray_head import NO_TLS, Head
 from started_gateway import StartedGateway
 
-from mlplatform.gateway.http.headers import OWN_PAGES, RAY_PAGES
+from mlplatform_gateway.http.headers import OWN_PAGES, RAY_PAGES
 
 
 def test_every_response_has_security_headers(tmp_path_factory: pytest.TempPathFactory, head: Head) -> None:

@@ -63,6 +63,6 @@ def test_command_line_and_python_set_the_limit(client: httpx.Client, tmp_path: P
     assert "The options cannot be used: limit = 'soon': use a number of at most 6 digits" in wrong.stderr
     with Jobs(Settings.load(ray_address=str(client.base_url), ray_auth_token_path=str(token))) as jobs:
         job_id = jobs.submit("true", folder, limit_s=90.5)
-        assert jobs.with_attempts(job_id)[0].limit_s == limit_of(client, job_id) == 91
+        assert jobs.with_attempts(job_id).limit_s == limit_of(client, job_id) == 91
         with pytest.raises(JobError, match=r"limit='0s' is not valid: use at least 1s and at most 366d"):
             jobs.submit("true", folder, limit_s=0)

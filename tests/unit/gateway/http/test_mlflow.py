@@ -17,7 +17,7 @@ from started_gateway import MLFLOW_PASSWORD, StartedGateway
 from waiting import wait_for
 
 from mlplatform.contract import MLFLOW_CHANGES, MODEL_DIGESTS, PERSON_TOKEN
-from mlplatform.gateway.control import mlflow_accounts
+from mlplatform_gateway.mlflow import accounts as mlflow_accounts
 
 
 @pytest.fixture

@@ -8,13 +8,11 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from ray_head import BOUND_S, NO_TLS, Head, served
-from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
-from mlplatform.errors import PlatformError
-from mlplatform.gateway.http.auth import GRAFANA, PROMETHEUS, TokenAuth, TokenCheck
-from mlplatform.gateway.http.errors import handle_error
-from mlplatform.gateway.http.monitoring import Monitoring, grafana_health, prometheus_queries
+from mlplatform_gateway.http.application import application
+from mlplatform_gateway.http.auth import GRAFANA, PROMETHEUS, TokenAuth, TokenCheck
+from mlplatform_gateway.monitoring.ray_dashboard import Monitoring, routes
 
 DATA = "sum(ray_data_output_rows{SessionName='session_2026-11-24_16-30-48_539976_8'}) by (dataset, operator)"
 
@@ -23,12 +21,8 @@ BASIC = "Basic " + base64.b64encode(b"prometheus:secret").decode()
 
 def answering(address: str) -> ASGIApp:
     """A gateway for which both services have an address."""
-    routes = [
-        prometheus_queries(Monitoring("Prometheus", address, "secret")),
-        grafana_health(Monitoring("Grafana", address)),
-    ]
-    app = Starlette(routes=routes, exception_handlers={PlatformError: handle_error})
-    return TokenAuth(app, TokenCheck(lambda: "token"))
+    router = routes(Monitoring("Grafana", address), Monitoring("Prometheus", address, "secret"))
+    return TokenAuth(application(router.routes), TokenCheck(lambda: "token"))
 
 
 @pytest.fixture

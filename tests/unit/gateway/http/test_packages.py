@@ -17,17 +17,18 @@ import anyio.to_thread
 import httpx
 import pytest
 from ray_head import BOUND_S, NO_TLS, served
-from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 from waiting import wait_for
+from without_log_in import without_log_in
 
 from mlplatform.errors import SettingsError, UnreachableError
-from mlplatform.gateway.errors import NoSuchPackageError
-from mlplatform.gateway.http.auth import identified
-from mlplatform.gateway.http.packages import routes
-from mlplatform.gateway.jobs.packages import Packages
-from mlplatform.gateway.people.principal import Principal
 from mlplatform.storage import s3
+from mlplatform_gateway.errors import NoSuchPackageError
+from mlplatform_gateway.http.application import application
+from mlplatform_gateway.http.auth import identified
+from mlplatform_gateway.packages.api import routes
+from mlplatform_gateway.packages.store import Packages
+from mlplatform_gateway.people.principal import Principal
 
 NAME = "_ray_pkg_0123456789abcdef.zip"
 PATH = f"/api/packages/gcs/{NAME}"
@@ -54,7 +55,7 @@ def packages(root: Path, spool: Path) -> Packages:
 
 @pytest.fixture
 def address(packages: Packages) -> Iterator[str]:
-    with served(Starlette(routes=routes(packages, SILENT_S))) as address:
+    with served(without_log_in(routes(packages, SILENT_S))) as address:
         yield address
 
 
@@ -150,7 +151,7 @@ def test_wheel_with_same_version_and_other_content_is_rejected(client: httpx.Cli
 
 
 def test_person_without_team_uploads_nothing(packages: Packages, root: Path) -> None:
-    app = Starlette(routes=routes(packages, SILENT_S))
+    app = application(routes(packages, SILENT_S).routes)
 
     async def of_alice(scope: Scope, receive: Receive, send: Send) -> None:
         await app(identified(scope, Principal("alice")), receive, send)
@@ -286,7 +287,7 @@ def test_unavailable_package_store_is_named(monkeypatch: pytest.MonkeyPatch, clo
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
     monkeypatch.setattr(s3, "_BULK_ATTEMPTS", 1)  # boto3's delays between attempts add up to 8 s
     away = Packages("s3://jobs", LIMIT)
-    with served(Starlette(routes=routes(away, SILENT_S))) as address:
+    with served(without_log_in(routes(away, SILENT_S))) as address:
         answer = httpx.get(address + PATH, timeout=BOUND_S)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert f"http://127.0.0.1:{closed_port} does not answer" in answer.text

@@ -16,10 +16,10 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 from started_gateway import StartedGateway
 
-from mlplatform.gateway.http.auth import COOKIE
-from mlplatform.gateway.jobs.schema import JobRow
-from mlplatform.gateway.jobs.states import Outcome, Verdict
-from mlplatform.gateway.people.schema import LoginCodeRow, TokenRow
+from mlplatform_gateway.http.auth import COOKIE
+from mlplatform_gateway.jobs.schema import JobRow
+from mlplatform_gateway.jobs.states import Outcome, Verdict
+from mlplatform_gateway.people.schema import LoginCodeRow, TokenRow
 
 BOUNDED: dict[str, Any] = {"verify": NO_TLS, "timeout": BOUND_S}
 RAY_MESSAGE = "Job entrypoint command failed with exit code 1, last available logs:\nline of the log"

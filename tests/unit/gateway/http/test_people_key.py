@@ -15,7 +15,7 @@ from stand_in_minio import ACCOUNT, SECRET, StandInMinio
 from started_gateway import S3_PORT, StartedGateway
 from waiting import wait_for
 
-from mlplatform.gateway.control import people_key
+from mlplatform_gateway.people import s3_key as people_key
 
 PATH = "/platform/storage-credentials"
 
@@ -157,7 +157,7 @@ def test_rejected_account_is_named(client: httpx.Client, minio: StandInMinio) ->
 
 
 def test_key_at_another_server_is_that_of_the_file(started: StartedGateway, minio: StandInMinio) -> None:
-    started.s3_external = "https://s3.example.org"
+    started.s3_endpoint_url = "https://s3.example.org"
     with started.running() as client:
         assert client.get(PATH).json()["s3"]["endpoint_url"] == "https://s3.example.org"
         assert key_of(client) == {"access_key": "people", "secret_key": "of people"}

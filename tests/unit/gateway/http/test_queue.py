@@ -9,14 +9,14 @@ from typing import Any
 import httpx
 import pytest
 from ray_head import BOUND_S, NO_TLS, served
-from starlette.applications import Starlette
+from without_log_in import without_log_in
 
-from mlplatform.contract import QUEUE_ENTRIES
-from mlplatform.gateway.http import queue
-from mlplatform.gateway.http.queue import Explanations
-from mlplatform.scheduling import plan
-from mlplatform.scheduling.queue import JobClass, RunningJob, Team, View, WaitingJob
-from mlplatform.scheduling.resources import Node, Request, Resources
+from mlplatform.api.base import MOST_ENTRIES
+from mlplatform.capacity.resources import Node, Request, Resources
+from mlplatform_gateway.queue import api as queue
+from mlplatform_gateway.queue.api import Explanations
+from mlplatform_gateway.queue.planner import plan
+from mlplatform_gateway.queue.planner.queue import JobClass, RunningJob, Team, View, WaitingJob
 
 NODE = Node("a", True, {"CPU": 4.0, "GPU": 2.0}, {"CPU": 4.0, "GPU": 0.0})
 
@@ -27,7 +27,7 @@ def waiting(number: int, gpus: float = 1) -> WaitingJob:
 
 
 def answer(view: View | None, **params: str) -> dict[str, Any]:
-    with served(Starlette(routes=queue.routes(Explanations(lambda: view)))) as address:
+    with served(without_log_in(queue.routes(Explanations(lambda: view)))) as address:
         found = httpx.get(f"{address}/platform/queue", params=params, verify=NO_TLS, timeout=BOUND_S)
     assert found.status_code == 200, found.text
     return dict(found.json())
@@ -72,9 +72,9 @@ def test_empty_queue_has_no_entries() -> None:
 
 
 def test_long_queue_is_counted_but_cut() -> None:
-    view = View(2000.0, [NODE], {"vision": Team("vision", 2, 4)}, [waiting(n) for n in range(1, QUEUE_ENTRIES + 3)])
+    view = View(2000.0, [NODE], {"vision": Team("vision", 2, 4)}, [waiting(n) for n in range(1, MOST_ENTRIES + 3)])
     found = answer(view)
-    assert (found["waiting"], len(found["entries"])) == (QUEUE_ENTRIES + 2, QUEUE_ENTRIES)
+    assert (found["waiting"], len(found["entries"])) == (MOST_ENTRIES + 2, MOST_ENTRIES)
 
 
 def test_view_is_explained_once_for_all(view: View) -> None:

@@ -15,8 +15,8 @@ from started_gateway import StartedGateway
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.errors import JobError
-from mlplatform.gateway.jobs.states import Outcome
 from mlplatform.settings.job import Settings
+from mlplatform_gateway.jobs.states import Outcome
 
 
 @pytest.fixture
@@ -110,6 +110,6 @@ def test_command_line_and_python_resume(client: httpx.Client, tmp_path: Path) ->
     assert json.loads(client.post("/api/jobs/mine/stop").text)["stopped"]
     with Jobs(Settings.load(ray_address=str(client.base_url), ray_auth_token_path=str(token))) as jobs:
         assert jobs.resume("mine", limit_s=60).startswith("The job was resumed")
-        assert jobs.with_attempts("mine")[0].limit_s == 60
+        assert jobs.with_attempts("mine").limit_s == 60
         with pytest.raises(JobError, match="there is nothing to resume"):
             jobs.resume("mine")

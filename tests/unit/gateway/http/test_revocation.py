@@ -10,17 +10,17 @@ import pytest
 from peopled import as_person
 from ray_head import BOUND_S, NO_TLS, Head, served, talk, talking
 from sqlalchemy import Engine
-from starlette.applications import Starlette
 from starlette.routing import Mount, WebSocketRoute
 from websockets.exceptions import ConnectionClosed
 
-from mlplatform.gateway.audit.log import PLATFORM
-from mlplatform.gateway.http import sessions as http_sessions
-from mlplatform.gateway.http.auth import COOKIE, LOGIN, LOGOUT, TokenAuth, TokenCheck
-from mlplatform.gateway.http.proxy import ReverseProxy
-from mlplatform.gateway.people.sessions import Sessions
-from mlplatform.gateway.people.store import People
-from mlplatform.gateway.people.tokens import Tokens
+from mlplatform_gateway.audit.store import PLATFORM
+from mlplatform_gateway.http.application import application
+from mlplatform_gateway.http.auth import COOKIE, LOGIN, LOGOUT, TokenAuth, TokenCheck
+from mlplatform_gateway.people import sessions_api as http_sessions
+from mlplatform_gateway.people.sessions import Sessions
+from mlplatform_gateway.people.store import People
+from mlplatform_gateway.people.tokens import Tokens
+from mlplatform_gateway.ray.proxy import ReverseProxy
 
 
 @pytest.fixture
@@ -39,13 +39,8 @@ def shared() -> list[str]:
 def gateway(engine: Engine, head: Head, shared: list[str]) -> Iterator[str]:
     """A gateway that checks tokens of lasting requests all the time."""
     check, sessions = TokenCheck(lambda: shared[-1], tokens=Tokens(engine)), Sessions(engine, lambda: shared[-1])
-    app = Starlette(
-        routes=[
-            *http_sessions.routes(check, sessions),
-            WebSocketRoute("/talk", talk),
-            Mount("/", ReverseProxy(head.address)),
-        ]
-    )
+    others = [WebSocketRoute("/talk", talk), Mount("/", ReverseProxy(head.address))]
+    app = application([*http_sessions.routes(check, sessions).routes, *others], others=("/talk", ""))
     with served(TokenAuth(app, check, sessions, check_seconds=0.05)) as address:
         yield address
 

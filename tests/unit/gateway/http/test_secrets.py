@@ -20,12 +20,12 @@ from peopled import as_person, invite, log_in, populate, submit, typed
 from sqlalchemy import text
 from started_gateway import StartedGateway
 
-from mlplatform import secret_folder
 from mlplatform.compat import ray_setup_worker
-from mlplatform.gateway.control.attempt_tokens import AttemptTokens
-from mlplatform.gateway.jobs.states import Outcome
-from mlplatform.gateway.people.secrets import MOST_BYTES, MOST_SECRETS
-from mlplatform.services.rotation import encrypt_again
+from mlplatform.secrets import secret_folder
+from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
+from mlplatform_gateway.jobs.states import Outcome
+from mlplatform_gateway.people.secrets import MOST_BYTES, MOST_SECRETS
+from mlplatform_stack.bootstrap.rotation import encrypt_again
 
 VALUE = b"\x00of-alice-only\n"
 OF_ATTEMPT = "/platform/attempt/secrets"

@@ -12,17 +12,17 @@ import pytest
 from ray_head import AUTHORIZED, BOUND_S, CLUSTER_TOKEN, NO_TLS, TOKEN, Head, served
 from sqlalchemy import update
 from sqlalchemy.orm import Session
-from starlette.applications import Starlette
 from starlette.routing import Mount
 from stored import database_in
 from waiting import wait_for
 
-from mlplatform.gateway.database.engine import connect
-from mlplatform.gateway.http.auth import COOKIE, LOGIN, LOGOUT, TokenAuth, TokenCheck
-from mlplatform.gateway.http.proxy import ReverseProxy
-from mlplatform.gateway.http.sessions import routes
-from mlplatform.gateway.people.schema import SessionRow
-from mlplatform.gateway.people.sessions import Sessions
+from mlplatform_gateway.database.engine import connect
+from mlplatform_gateway.http.application import application
+from mlplatform_gateway.http.auth import COOKIE, LOGIN, LOGOUT, TokenAuth, TokenCheck
+from mlplatform_gateway.people.schema import SessionRow
+from mlplatform_gateway.people.sessions import Sessions
+from mlplatform_gateway.people.sessions_api import routes
+from mlplatform_gateway.ray.proxy import ReverseProxy
 
 BROWSER = {"User-Agent": "Mozilla/5.0"}
 ECHO = "/echo"
@@ -42,7 +42,8 @@ class LoginGateway:
         """Serve the gateway and return a browser without a session; each call is a start of the gateway."""
         check = TokenCheck(lambda: self.token)
         sessions = Sessions(self.engine, lambda: self.token)
-        app = Starlette(routes=[*routes(check, sessions), Mount("/", ReverseProxy(self._head, lambda: CLUSTER_TOKEN))])
+        to_head = Mount("/", ReverseProxy(self._head, lambda: CLUSTER_TOKEN))
+        app = application([*routes(check, sessions).routes, to_head], others=("",))
         with (
             served(TokenAuth(app, check, sessions)) as address,
             httpx.Client(

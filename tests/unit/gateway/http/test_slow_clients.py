@@ -20,11 +20,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from mlplatform.compat.uvicorn_h11 import BoundedHeaders
-from mlplatform.gateway import app
-from mlplatform.gateway.errors import RequestError
-from mlplatform.gateway.http import request_body
-from mlplatform.gateway.http.errors import error_response
+from mlplatform_gateway import app
+from mlplatform_gateway.compat.uvicorn_h11 import BoundedHeaders
+from mlplatform_gateway.errors import RequestError
+from mlplatform_gateway.http import request_body
+from mlplatform_gateway.http.errors import error_response
 
 HEADER_SECONDS = 0.8
 """Enough for a client on a busy machine to send its headers."""
@@ -95,7 +95,7 @@ def test_gateways_program_serves_with_bound_on_headers(tmp_path: Path, monkeypat
     monkeypatch.setattr(app, "create_app", lambda config: Starlette())
     monkeypatch.setattr(logging.getLogger("httpx"), "setLevel", lambda level: None)
     monkeypatch.setattr(BoundedHeaders, "HEADER_SECONDS", HEADER_SECONDS)
-    runpy.run_module("mlplatform.gateway", run_name="__main__")
+    runpy.run_module("mlplatform_gateway", run_name="__main__")
     assert 3000 <= given["limit_concurrency"] <= 10_000  # connections, of 20,000 descriptors and 768 MiB
     with (
         served(given["app"], **({"http": given["http"]} if "http" in given else {})) as address,

@@ -13,8 +13,8 @@ from described import schemas
 from ray_head import BOUND_S
 from started_gateway import StartedGateway
 
-from mlplatform.gateway.http import usage as http_usage
-from mlplatform.gateway.jobs.states import Outcome
+from mlplatform_gateway.jobs.states import Outcome
+from mlplatform_gateway.usage import api as http_usage
 
 YEAR = 365 * 86400
 
@@ -54,7 +54,7 @@ def test_running_job_counts_until_now(client: httpx.Client) -> None:
 
 @pytest.mark.parametrize(("by", "names"), [("person", {"person"}), ("team", {"team"})])
 def test_entries_match_their_description(client: httpx.Client, by: str, names: set[str]) -> None:
-    schema = schemas()["UsageEntry"]
+    schema = schemas()["Use"]
     assert entry(client, by="job").keys() == schema["properties"].keys()
     assert entry(client, by=by).keys() == {*schema["required"], *names}
 
@@ -73,7 +73,7 @@ def test_jobs_continue_after_the_last_one(
     started: StartedGateway, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry(client, by="job")
-    monkeypatch.setattr(http_usage, "USAGE_ENTRIES", 1)
+    monkeypatch.setattr(http_usage, "MOST_ENTRIES", 1)
     first = usage(client, by="job")
     sequences = [asyncio.run(started.store.get(job_id)).sequence for job_id in ("mine", "trains")]
     seen = [entry["sequence"] for entry in first["entries"]]
@@ -88,7 +88,7 @@ def test_jobs_continue_after_the_last_one(
 @pytest.mark.parametrize(
     ("window", "problem"),
     [
-        ({"by": "user"}, "Invalid groups 'user'"),
+        ({"by": "user"}, "Invalid by 'user': Input should be 'person', 'team' or 'job'."),
         ({"since": "yesterday"}, "Invalid since 'yesterday'"),
         ({"until": "-1"}, "Invalid until '-1'"),
         ({"after": "1.5"}, "Invalid after '1.5'"),

@@ -13,7 +13,7 @@ import pytest
 from peopled import as_person
 from started_gateway import StartedGateway
 
-PACKAGE = Path(__file__).parents[4] / "platform"
+PACKAGE = Path(__file__).parents[4] / "platform" / "mlplatform"
 WHEEL = f"mlplatform-{version('mlplatform')}-py3-none-any.whl"
 
 
@@ -42,13 +42,13 @@ def test_pip_installs_the_command_line_without_token(started: StartedGateway, wh
         answer = client.get(f"/platform/wheel/{WHEEL}")
     (tmp_path / "copy").write_bytes(answer.content)
     with zipfile.ZipFile(tmp_path / "copy") as wheel:
+        assert all(name.startswith("mlplatform") for name in wheel.namelist())
         (metadata,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
         assert "Requires-Dist: httpx" in wheel.read(metadata).decode()
 
 
-@pytest.mark.parametrize("document", ["README.md", "compose/OPERATING.md"])
-def test_documents_name_the_wheel_of_this_version(document: str) -> None:
-    assert f"/platform/wheel/{WHEEL}" in (PACKAGE.parent / document).read_text()
+def test_documents_name_the_wheel_of_this_version() -> None:
+    assert f"/platform/wheel/{WHEEL}" in (PACKAGE.parents[1] / "docs/people.md").read_text()
 
 
 def test_only_wheels_are_served(started: StartedGateway, tmp_path: Path) -> None:

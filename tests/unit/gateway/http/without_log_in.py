@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from starlette.applications import Starlette
+from fastapi import APIRouter, FastAPI
 from starlette.middleware import Middleware
-from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mlplatform.gateway.http.auth import identified
-from mlplatform.gateway.people.principal import SHARED
+from mlplatform_gateway.http.application import application
+from mlplatform_gateway.http.auth import identified
+from mlplatform_gateway.jobs.store import JobStore
+from mlplatform_gateway.people.principal import SHARED
 
 
 class _AsShared:
@@ -23,6 +22,7 @@ class _AsShared:
         await self._app(identified(scope, SHARED), receive, send)
 
 
-def without_log_in(routes: Sequence[BaseRoute]) -> Starlette:
+def without_log_in(*routers: APIRouter, jobs: JobStore | None = None) -> FastAPI:
     """Return an application with routes, for which every request is one with the shared token."""
-    return Starlette(routes=routes, middleware=[Middleware(_AsShared)])
+    routes = [route for router in routers for route in router.routes]
+    return application(routes, jobs=jobs, middleware=[Middleware(_AsShared)])

@@ -9,9 +9,9 @@ import pytest
 from stored import add, begin, do
 
 from mlplatform.errors import UnreachableError
-from mlplatform.gateway.jobs.listing import JobList
-from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.migrations.upgrade import upgrade
+from mlplatform_gateway.database.migrations.upgrade import upgrade
+from mlplatform_gateway.jobs.listing import JobList
+from mlplatform_gateway.jobs.store import JobStore
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import event
 from stored import LOST, SUCCEEDED, add, begin, do, end, ray, submitted
 
-from mlplatform.gateway.jobs import listing
-from mlplatform.gateway.jobs.details import job_details
-from mlplatform.gateway.jobs.listing import JobList
-from mlplatform.gateway.jobs.store import JobStore
+from mlplatform_gateway.jobs import listing
+from mlplatform_gateway.jobs.details import job_details
+from mlplatform_gateway.jobs.listing import JobList
+from mlplatform_gateway.jobs.store import JobStore
 
 
 @pytest.fixture

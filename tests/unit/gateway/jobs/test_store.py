@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from stored import FAILED, LOST, STOPPED, SUCCEEDED, add, begin, do, end, listed_ids, ray, submitted
 
-from mlplatform.gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
-from mlplatform.gateway.jobs.notices import Notices
-from mlplatform.gateway.jobs.schema import JobRow
-from mlplatform.gateway.jobs.states import Outcome, State, Transition, Verdict
-from mlplatform.gateway.jobs.store import JobStore
+from mlplatform_gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
+from mlplatform_gateway.jobs.notices import Notices
+from mlplatform_gateway.jobs.schema import JobRow
+from mlplatform_gateway.jobs.states import Outcome, State, Transition, Verdict
+from mlplatform_gateway.jobs.store import JobStore
 
 # --- Requests ---
 
@@ -161,7 +161,7 @@ def test_lost_job_waits_before_restart(store: JobStore) -> None:
 
 @pytest.mark.parametrize("state", State)
 def test_job_gets_state_of_its_transition(state: State, store: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mlplatform.gateway.jobs.store.next_state", lambda *_: Transition(state, "why"))
+    monkeypatch.setattr("mlplatform_gateway.jobs.store.next_state", lambda *_: Transition(state, "why"))
     add(store)
     begin(store)
     end(store, LOST)

@@ -10,12 +10,12 @@ from sqlalchemy import text
 from sqlalchemy.exc import DatabaseError
 from stored import STOPPED, SUCCEEDED, add, begin, do, end, listed_ids, ray, submitted
 
-from mlplatform.gateway.audit.log import Actor, AuditLog
-from mlplatform.gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
-from mlplatform.gateway.jobs.overview import JobOverview
-from mlplatform.gateway.jobs.states import State
-from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.jobs.totals import TotalsReader
+from mlplatform_gateway.audit.store import Actor, AuditLog
+from mlplatform_gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
+from mlplatform_gateway.jobs.overview import JobOverview
+from mlplatform_gateway.jobs.states import State
+from mlplatform_gateway.jobs.store import JobStore
+from mlplatform_gateway.jobs.totals import TotalsReader
 
 ADA = Actor("ada", "token", "10.0.0.7")
 

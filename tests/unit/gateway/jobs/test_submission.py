@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mlplatform.errors import JobError
-from mlplatform.gateway.jobs.submission import Submission
+from mlplatform_gateway.jobs.submission import Submission
 
 TINY = 1e-320
 """A number by which no free amount can be divided."""
@@ -32,4 +32,4 @@ def test_amount_that_ray_does_not_count_is_rejected(fields: dict[str, Any]) -> N
 def test_least_amount_and_none_are_accepted() -> None:
     fields = {"entrypoint_num_gpus": 0.0001, "entrypoint_num_cpus": 0.0, "metadata": {"worker_cpus": "0"}}
     job = Submission.parse(json.dumps({"entrypoint": "true", **fields}).encode())
-    assert (job.entrypoint_num_gpus, job.options().worker_cpus) == (0.0001, 0)
+    assert (job.entrypoint_num_gpus, job.options.worker_cpus) == (0.0001, 0)

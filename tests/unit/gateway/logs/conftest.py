@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from log_files import running
 
-from mlplatform.gateway.logs.store import JobLogs
+from mlplatform_gateway.logs.store import JobLogs
 
 
 @pytest.fixture

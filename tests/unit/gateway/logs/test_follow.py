@@ -18,13 +18,14 @@ from waiting import until
 from without_log_in import without_log_in
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.gateway.http.jobs import JobRoutes
-from mlplatform.gateway.http.proxy import ReverseProxy
-from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.logs import writer
-from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.settings.job import Settings
 from mlplatform.storage.objects import FolderStore
+from mlplatform_gateway.jobs import api as jobs
+from mlplatform_gateway.jobs.store import JobStore
+from mlplatform_gateway.logs import job_api as job_logs
+from mlplatform_gateway.logs import writer
+from mlplatform_gateway.logs.store import JobLogs
+from mlplatform_gateway.ray.proxy import ReverseProxy
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -46,10 +47,10 @@ class Platform:
         """A gateway that crashes at the end: it loses everything that is only in memory, and its connections break."""
         logs = JobLogs(FolderStore(str(self.objects)), resolve)
         unused: Any = None
-        routes = JobRoutes(self.store, unused, logs, unused, ReverseProxy("http://127.0.0.1:1")).routes()
-        config = uvicorn.Config(
-            without_log_in(routes), host="127.0.0.1", port=self._port, log_level="critical", lifespan="off"
-        )
+        proxy = ReverseProxy("http://127.0.0.1:1")
+        routers = jobs.routes(self.store, unused, unused, proxy), job_logs.routes(logs, proxy)
+        app = without_log_in(*routers, jobs=self.store)
+        config = uvicorn.Config(app, host="127.0.0.1", port=self._port, log_level="critical", lifespan="off")
         server = uvicorn.Server(config)
         storing, serving = asyncio.create_task(logs.run()), asyncio.create_task(server._serve())
         try:

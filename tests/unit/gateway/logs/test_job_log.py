@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from mlplatform.gateway.logs.job_log import JobLog
+from mlplatform_gateway.logs.job_log import JobLog
 
 SESSION = "session_2026-11-21_08-52-55_745928_1"
 FILES = {

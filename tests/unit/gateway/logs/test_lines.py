@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from mlplatform.gateway.logs.lines import PART_BYTES, LogSource, is_noise, log_name, plain, split
+from mlplatform_gateway.logs.lines import PART_BYTES, LogSource, is_noise, log_name, plain, split
 
 NODE = "ray-worker-0"
 WORKER = f"worker-{'ab' * 28}-01000000-4711.out"

@@ -17,10 +17,10 @@ import uvicorn
 from log_files import DRIVER, EARLY_WORKER, SESSION, WORKER, Gateway, append, logs_of, shipped
 from waiting import until
 
-from mlplatform.gateway.logs import shipper as logs_shipper
-from mlplatform.gateway.logs import wakeups
-from mlplatform.gateway.logs.shipper import LogShipper
 from mlplatform.settings import environment as settings_environment
+from mlplatform_gateway.logs import shipper as logs_shipper
+from mlplatform_gateway.logs import wakeups
+from mlplatform_gateway.logs.shipper import LogShipper
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -356,7 +356,7 @@ async def test_shipper_process_is_small_and_sends_its_own_token(
     if sent == "log_shipper_token":
         environment["MLPLATFORM_SHIPPER_TOKEN_PATH"] = str(tmp_path / sent)
     append(logs_of(root) / DRIVER, b"line\n")
-    command = [sys.executable, "-X", "importtime", "-m", "mlplatform.gateway.logs.shipper"]
+    command = [sys.executable, "-X", "importtime", "-m", "mlplatform_gateway.logs.shipper"]
     shipper = await asyncio.create_subprocess_exec(*command, env=environment, stderr=asyncio.subprocess.PIPE)
     communicating = asyncio.create_task(shipper.communicate())
     try:

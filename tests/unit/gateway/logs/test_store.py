@@ -11,12 +11,13 @@ from typing import Any
 import httpx
 import pytest
 from log_files import DRIVER, EARLY_WORKER, NODE, SESSION, WORKER, printed, running
-from starlette.applications import Starlette
+from without_log_in import without_log_in
 
 from mlplatform.errors import StorageError
-from mlplatform.gateway.errors import UnknownJobError
-from mlplatform.gateway.http import logs as http_logs
-from mlplatform.gateway.logs.store import JobLogs
+from mlplatform_gateway.errors import UnknownJobError
+from mlplatform_gateway.http.headers import ResponseHeaders
+from mlplatform_gateway.logs import api as http_logs
+from mlplatform_gateway.logs.store import JobLogs
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -159,7 +160,8 @@ async def test_job_ids_cannot_escape_log_folder(tmp_path: Path, job_id: str) -> 
 
 
 async def test_rejected_requests_get_reason_and_gateway_instance(logs: JobLogs) -> None:
-    transport = httpx.ASGITransport(Starlette(routes=http_logs.routes(logs)))
+    app = ResponseHeaders(without_log_in(http_logs.routes(logs)), always={http_logs.INSTANCE: logs.instance})
+    transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
 
         async def put(path: str, body: bytes = b"one\n", **query: Any) -> httpx.Response:

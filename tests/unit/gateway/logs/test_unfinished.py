@@ -11,8 +11,8 @@ import pytest
 from log_files import DRIVER, EARLY_WORKER, NODE, SESSION, WORKER, running, stored
 
 from mlplatform.client.follow import last_state
-from mlplatform.gateway.logs.lines import PART_BYTES
-from mlplatform.gateway.logs.store import JobLogs
+from mlplatform_gateway.logs.lines import PART_BYTES
+from mlplatform_gateway.logs.store import JobLogs
 
 pytestmark = pytest.mark.timeout(60)
 

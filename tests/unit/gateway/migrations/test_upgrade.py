@@ -16,9 +16,9 @@ from alembic.migration import MigrationContext
 from sqlalchemy import text
 
 from mlplatform.errors import StorageError
-from mlplatform.gateway.database.base import Base
-from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.migrations.upgrade import upgrade
+from mlplatform_gateway.database.base import Base
+from mlplatform_gateway.database.migrations.upgrade import upgrade
+from mlplatform_gateway.jobs.store import JobStore
 
 FIRST = Path(__file__).parents[3] / "fixtures" / "r0001.sql"
 """Tables of the first revision, as SQLite dumps them."""
@@ -120,7 +120,7 @@ def test_stack_of_unknown_version_is_refused_with_way_out(store: JobStore, monke
         upgrade(store.engine)
 
 
-@pytest.mark.parametrize("program", ["mlplatform.gateway", "mlplatform.gateway.migrations"])
+@pytest.mark.parametrize("program", ["mlplatform_gateway", "mlplatform_gateway.database.migrations"])
 def test_programs_end_with_one_sentence_about_unknown_version(store: JobStore, program: str) -> None:
     fill(store, *OF_0_3, *JOBS)
     done = run(program, str(store.engine.url))
@@ -132,10 +132,10 @@ def test_programs_end_with_one_sentence_about_unknown_version(store: JobStore, p
 
 def test_program_upgrades_the_database_alone(store: JobStore) -> None:
     url = str(store.engine.url)
-    assert run("mlplatform.gateway.migrations", url).returncode == 0
+    assert run("mlplatform_gateway.database.migrations", url).returncode == 0
     fill(store, *ROWS)
     assert asyncio.run(store.get("kept")).user == "ada"
-    failed = run("mlplatform.gateway.migrations", f"{url}/none")
+    failed = run("mlplatform_gateway.database.migrations", f"{url}/none")
     assert failed.returncode == 1
     assert failed.stderr.startswith("The gateway's database does not answer")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mlplatform.gateway.errors import PersonError
-from mlplatform.gateway.people.names import check_name
-from mlplatform.stack.secrets_folder import S3_ROLES
+from mlplatform_gateway.errors import PersonError
+from mlplatform_gateway.people.names import check_name
+from mlplatform_stack.secrets_folder import S3_ROLES
 
 
 @pytest.mark.parametrize("name", ["al", "alice", "alice-2", "a" * 30, "x-y-z"])

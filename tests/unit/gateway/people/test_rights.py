@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mlplatform.gateway.people.principal import SHARED, Attempt, Principal, Role
-from mlplatform.gateway.people.rights import Relation, Verb, allows, relation
+from mlplatform.api.people import Role
+from mlplatform_gateway.people.principal import SHARED, Attempt, Principal
+from mlplatform_gateway.people.rights import Relation, Verb, allows, relation
 
 ALICE = Principal("alice", {"vision": Role.MEMBER, "audio": Role.LEAD})
 

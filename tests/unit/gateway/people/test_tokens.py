@@ -13,13 +13,14 @@ from sqlalchemy import Engine, event, select, update
 from sqlalchemy.orm import Session
 from stored import do
 
-from mlplatform.gateway.audit.log import PLATFORM
-from mlplatform.gateway.errors import LoginCodeError, TokenError
-from mlplatform.gateway.people.principal import Principal, Role
-from mlplatform.gateway.people.schema import TokenRow
-from mlplatform.gateway.people.sessions import Sessions
-from mlplatform.gateway.people.store import People
-from mlplatform.gateway.people.tokens import Tokens
+from mlplatform.api.people import Role
+from mlplatform_gateway.audit.store import PLATFORM
+from mlplatform_gateway.errors import LoginCodeError, TokenError
+from mlplatform_gateway.people.principal import Principal
+from mlplatform_gateway.people.schema import TokenRow
+from mlplatform_gateway.people.sessions import Sessions
+from mlplatform_gateway.people.store import People
+from mlplatform_gateway.people.tokens import Tokens
 
 
 def alice(engine: Engine) -> str:

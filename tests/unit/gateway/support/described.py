@@ -1,17 +1,25 @@
-"""The gateway's OpenAPI description."""
+"""The gateway's OpenAPI description, as a gateway generates it."""
 
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import yaml
+from started_gateway import StartedGateway
+
+from mlplatform_gateway.app import create_app
 
 
 @cache
+def description() -> dict[str, Any]:
+    """The whole description."""
+    with TemporaryDirectory() as folder:
+        return create_app(StartedGateway(Path(folder), "http://127.0.0.1:9").settings()).openapi()
+
+
 def schemas() -> dict[str, Any]:
     """Schemas of requests and responses, by name."""
-    text = files("mlplatform.gateway.http").joinpath("openapi.yaml").read_text()
-    found: dict[str, Any] = yaml.safe_load(text)["components"]["schemas"]
+    found: dict[str, Any] = description()["components"]["schemas"]
     return found

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from mlplatform.gateway.audit.log import PLATFORM
-from mlplatform.gateway.control.reconciler import Reconciler
-from mlplatform.gateway.jobs.schema import JobRow
-from mlplatform.gateway.jobs.states import State
-from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.jobs.submission import Submission
-from mlplatform.gateway.logs.store import JobLogs
-from mlplatform.gateway.people.store import People
-from mlplatform.gateway.upstream.ray import ClusterSnapshot
-from mlplatform.scheduling.resources import Node
+from mlplatform.capacity.resources import Node
+from mlplatform_gateway.audit.store import PLATFORM
+from mlplatform_gateway.jobs.loop import Reconciler
+from mlplatform_gateway.jobs.schema import JobRow
+from mlplatform_gateway.jobs.states import State
+from mlplatform_gateway.jobs.store import JobStore
+from mlplatform_gateway.jobs.submission import Submission
+from mlplatform_gateway.logs.store import JobLogs
+from mlplatform_gateway.people.store import People
+from mlplatform_gateway.ray.head import ClusterSnapshot
 
 BOUND_S = 60
 ADDRESS = "http://gateway:8265"

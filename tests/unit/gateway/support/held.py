@@ -10,9 +10,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from stored import do
 
-from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.usage.ledger import Sample, Samples
-from mlplatform.gateway.usage.schema import UsageRow
+from mlplatform_gateway.jobs.store import JobStore
+from mlplatform_gateway.usage.ledger import Sample, Samples
+from mlplatform_gateway.usage.schema import UsageRow
 
 BEGIN = datetime(2026, 11, 2, 8, tzinfo=UTC)
 

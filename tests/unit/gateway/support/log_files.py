@@ -10,14 +10,15 @@ from typing import Any
 
 import httpx
 import uvicorn
-from starlette.applications import Starlette
 from waiting import until
+from without_log_in import without_log_in
 
-from mlplatform.gateway.errors import JobGoneError
-from mlplatform.gateway.http import logs
-from mlplatform.gateway.logs.shipper import LogShipper
-from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.storage.objects import FolderStore
+from mlplatform_gateway.errors import JobGoneError
+from mlplatform_gateway.http.headers import ResponseHeaders
+from mlplatform_gateway.logs import api as logs
+from mlplatform_gateway.logs.shipper import LogShipper
+from mlplatform_gateway.logs.store import JobLogs
 
 NODE, SESSION = "ray-worker-0", "session_2026-11-21_08-52-55_745928_1"
 DRIVER = "job-driver-train--1-0a1b2c.log"
@@ -72,7 +73,7 @@ class Gateway:
     async def start(self) -> None:
         self.logs = JobLogs(FolderStore(str(self._folder)), self.resolve, **self.sizes)
         self._writer = asyncio.create_task(self.logs.run())
-        app = Starlette(routes=logs.routes(self.logs))
+        app = ResponseHeaders(without_log_in(logs.routes(self.logs)), always={logs.INSTANCE: self.logs.instance})
 
         async def counted(scope: Any, receive: Any, send: Any) -> None:
             if scope["type"] == "http":

@@ -7,13 +7,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from mlplatform.gateway.database.engine import connect
-from mlplatform.gateway.jobs.listing import JobList
-from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
-from mlplatform.gateway.jobs.states import Outcome, Transition, Verdict
-from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.jobs.submission import Submission
-from mlplatform.gateway.migrations.upgrade import upgrade
+from mlplatform_gateway.database.engine import connect
+from mlplatform_gateway.database.migrations.upgrade import upgrade
+from mlplatform_gateway.jobs.listing import JobList
+from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
+from mlplatform_gateway.jobs.states import Outcome, Transition, Verdict
+from mlplatform_gateway.jobs.store import JobStore
+from mlplatform_gateway.jobs.submission import Submission
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from typing import IO, Any
 import pytest
 
 from mlplatform.errors import SettingsError, UnreachableError
-from mlplatform.gateway.upstream.mail import MailServer, send_mail
 from mlplatform.local.processes import free_ports
+from mlplatform_gateway.notify.mail import MailServer, send_mail
 
 RECEIVER = Path(__file__).parents[3] / "scripts" / "alert_receiver.py"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mlplatform.errors import SettingsError
-from mlplatform.gateway.upstream.messages import MessageSender, is_public
+from mlplatform_gateway.notify.sender import MessageSender, is_public
 
 
 @pytest.mark.parametrize(

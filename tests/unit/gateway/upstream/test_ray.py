@@ -13,9 +13,9 @@ import pytest
 from listing_head import UNIT, ListingHead
 
 from mlplatform.errors import UnreachableError
-from mlplatform.gateway.errors import RefusedError
-from mlplatform.gateway.upstream import ray
-from mlplatform.gateway.upstream.ray import RayHead
+from mlplatform_gateway.errors import RefusedError
+from mlplatform_gateway.ray import head as ray
+from mlplatform_gateway.ray.head import RayHead
 
 T = TypeVar("T")
 

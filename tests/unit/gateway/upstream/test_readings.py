@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from listing_head import RECORDED
 
-from mlplatform.gateway.upstream.listings import nodes_in
-from mlplatform.gateway.upstream.utilisation import GpuUse, JobUse, NodeUse, Utilisation, utilisation_in
-from mlplatform.scheduling.resources import Node
+from mlplatform.capacity.resources import Node
+from mlplatform_gateway.ray.listings import nodes_in
+from mlplatform_gateway.ray.utilisation import GpuUse, JobUse, NodeUse, Utilisation, utilisation_in
 
 MIB = 1 << 20
 

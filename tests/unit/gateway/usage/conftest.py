@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from held import Clock
 
-from mlplatform.gateway.jobs import store as jobs_store
+from mlplatform_gateway.jobs import store as jobs_store
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 from stored import LOST, begin, do, end, submitted
 
-from mlplatform.gateway.jobs.store import JobStore, now
-from mlplatform.gateway.usage.decay import HALF_LIFE_SECONDS
-from mlplatform.gateway.usage.history import UsageHistory
-from mlplatform.gateway.usage.schema import UsageRow
-from mlplatform.scheduling.queue import Usage
+from mlplatform_gateway.jobs.store import JobStore, now
+from mlplatform_gateway.queue.planner.queue import Usage
+from mlplatform_gateway.usage.decay import HALF_LIFE_SECONDS
+from mlplatform_gateway.usage.history import UsageHistory
+from mlplatform_gateway.usage.schema import UsageRow
 
 HOUR = timedelta(hours=1)
 NOBODY = "shared token"

@@ -9,9 +9,9 @@ from held import Clock, at, measure, rows
 from sqlalchemy import event
 from stored import FAILED, LOST, SUCCEEDED, add, begin, do, end, ray, submitted
 
-from mlplatform.gateway.jobs.states import Outcome
-from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.usage import ledger
+from mlplatform_gateway.jobs.states import Outcome
+from mlplatform_gateway.jobs.store import JobStore
+from mlplatform_gateway.usage import ledger
 
 
 def spans(store: JobStore) -> list[tuple[float, float | None]]:

@@ -28,12 +28,13 @@ from hypothesis.stateful import (
 from sqlalchemy import event
 from stored import database_in, do, ray, submitted
 
-from mlplatform.gateway.jobs import store as jobs_store
-from mlplatform.gateway.jobs.states import Outcome, Verdict
-from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.usage import ledger
-from mlplatform.gateway.usage.ledger import Sample, Samples
-from mlplatform.gateway.usage.report import By, UsageReader
+from mlplatform.api.usage import By
+from mlplatform_gateway.jobs import store as jobs_store
+from mlplatform_gateway.jobs.states import Outcome, Verdict
+from mlplatform_gateway.jobs.store import JobStore
+from mlplatform_gateway.usage import ledger
+from mlplatform_gateway.usage.ledger import Sample, Samples
+from mlplatform_gateway.usage.report import UsageReader
 
 IDS = ("a", "b", "c")
 PEOPLE = ((None, None), ("ada", "vision"), ("ada", "audio"), ("bob", "vision"))

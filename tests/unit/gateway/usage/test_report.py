@@ -10,8 +10,9 @@ from held import Clock, at, measure
 from sqlalchemy import Row
 from stored import LOST, SUCCEEDED, begin, do, end, ray, submitted
 
-from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.usage.report import By, UsageReader
+from mlplatform.api.usage import By
+from mlplatform_gateway.jobs.store import JobStore
+from mlplatform_gateway.usage.report import UsageReader
 
 
 def add(store: JobStore, job_id: str, gpus: float, person: str | None = None, team: str | None = None) -> int:

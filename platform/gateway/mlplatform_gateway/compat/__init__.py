@@ -1,0 +1,1 @@
+"""Private names of other libraries, each with the version seen and the reason."""

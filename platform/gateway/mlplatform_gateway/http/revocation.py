@@ -1,0 +1,59 @@
+"""End of requests that last longer than the credential with which they began: followed logs, live pages, WebSockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mlplatform.errors import UnreachableError
+from mlplatform_gateway.errors import TokenError
+
+CHECK_SECONDS = 15.0
+"""Interval of the checks."""
+
+_POLICY_VIOLATION = 1008
+
+_REASON_BYTES = 123
+
+
+def until_refused(app: ASGIApp, check: Callable[[], Awaitable[object]], interval_s: float) -> ASGIApp:
+    """Return an application that cancels requests whose credential is refused meanwhile.
+
+    A WebSocket is closed with the reason. A response has no way to carry it; its connection is closed before its end,
+    so that it does not look complete.
+
+    Args:
+        app: the application.
+        check: raises TokenError if the credential is refused.
+        interval_s: seconds between two checks of a request.
+    """
+
+    async def refused() -> TokenError:
+        while True:
+            await asyncio.sleep(interval_s)
+            with suppress(UnreachableError):
+                try:
+                    await check()
+                except TokenError as error:
+                    return error
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        serving = asyncio.ensure_future(app(scope, receive, send))
+        watching = asyncio.create_task(refused())
+        try:
+            await asyncio.wait((serving, watching), return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                return serving.result()
+        finally:
+            serving.cancel()
+            watching.cancel()
+            await asyncio.gather(serving, watching, return_exceptions=True)
+        if scope["type"] == "websocket":
+            reason = str(watching.result()).encode()[:_REASON_BYTES].decode(errors="ignore")
+            with suppress(OSError, RuntimeError):  # the client disconnected, or it was closed at the same moment
+                await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": reason})
+
+    return serve

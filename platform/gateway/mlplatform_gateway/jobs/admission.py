@@ -1,0 +1,89 @@
+"""Checks that a job passes before it enters the queue, whether it is new or resumed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from sqlalchemy import Engine, func, select
+from sqlalchemy.orm import Session
+
+from mlplatform.capacity import nodes as capacity
+from mlplatform.capacity.nodes import Shortage
+from mlplatform.capacity.resources import Request
+from mlplatform.errors import UnreachableError
+from mlplatform_gateway.database.engine import Store, transaction
+from mlplatform_gateway.errors import QueueFullError
+from mlplatform_gateway.jobs.loop import Reconciler
+from mlplatform_gateway.jobs.schema import JobRow
+from mlplatform_gateway.jobs.states import State
+from mlplatform_gateway.jobs.submission import request_of
+from mlplatform_gateway.monitoring.disks import Disks
+from mlplatform_gateway.people.schema import TeamRow
+
+
+class Admission(Store):
+    """Checks of disks, of the upper limits of waiting jobs, and of the nodes."""
+
+    def __init__(self, engine: Engine, reconciler: Reconciler, disks: Disks) -> None:
+        super().__init__(engine)
+        self._reconciler = reconciler
+        self._disks = disks
+
+    async def check(self, job: JobRow) -> None:
+        """Reject a job that must not enter the queue.
+
+        Args:
+            job: with its owner and team.
+
+        Raises:
+            DiskFullError: a disk has too little room.
+            QueueFullError: the owner or the team has as many waiting jobs as allowed.
+            CapacityError: no node can ever run it, and it does not wait for one that can.
+            UnreachableError: the database is unavailable.
+        """
+        await self._disks.check()
+        await self.check_limits(job)
+        if not job.wait_for_capacity and self._is_specific(request := request_of(job)):
+            with suppress(UnreachableError):
+                await self.shortage(request)
+
+    async def shortage(self, request: Request) -> Shortage | None:
+        """Return what a job has to wait for; None if it fits now.
+
+        Raises:
+            CapacityError: it can never run on the nodes that run entry points.
+            UnreachableError: no node is known.
+        """
+        nodes = await self._reconciler.nodes()
+        if not nodes:
+            raise UnreachableError("The gateway has not seen a node of Ray yet; try again when Ray has started.")
+        labels = {**request.labels, **self._reconciler.driver_labels}
+        return capacity.check(nodes, request.entrypoint, request.workers, labels)
+
+    def _is_specific(self, request: Request) -> bool:
+        """Return whether a job requests anything; if not, Ray need not list its nodes, which takes 50 ms."""
+        labels = request.labels.items() - self._reconciler.driver_labels.items()
+        return bool(request.workers or request.entrypoint.amounts() or labels)
+
+    @transaction
+    def check_limits(self, session: Session, job: JobRow) -> None:
+        """Reject a job that would exceed a limit; jobs that are submitted at the same moment may exceed it together.
+
+        Raises:
+            QueueFullError: the team or the person has as many waiting jobs as allowed.
+        """
+        team = session.get(TeamRow, job.team) if job.team else None
+        if team is None:
+            return
+        of_team = (JobRow.ended.is_(None), JobRow.state == State.WAITING, JobRow.team == team.name)
+        for whose, name, which in (
+            ("person", job.person, (*of_team, JobRow.person == job.person)),
+            ("team", f"Team {team.name}", of_team),
+        ):
+            most = team.caps.get(whose, {}).get("waiting")
+            waiting = session.scalar(select(func.count()).select_from(JobRow).where(*which)) or 0
+            if most is not None and waiting >= most:
+                raise QueueFullError(
+                    f"{name} has {waiting} waiting jobs, of at most {most} in team {team.name}; submit the job when "
+                    "others have started, or end some with `mlplatform stop`."
+                )

@@ -1,0 +1,158 @@
+"""End of attempts: the verdict, the rest of the log, the fence against a lost attempt, and the job's next state."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import anyio.to_thread
+
+from mlplatform.errors import StorageError
+from mlplatform.storage import addresses, fence, notice, objects
+from mlplatform.text.advice import advice_in
+from mlplatform_gateway.jobs.containment import unless_log_unavailable
+from mlplatform_gateway.jobs.notices import leaving_of
+from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
+from mlplatform_gateway.jobs.states import Outcome, Verdict, after_notice, judge
+from mlplatform_gateway.jobs.store import JobStore, now
+from mlplatform_gateway.logs.store import JobLogs
+from mlplatform_gateway.monitoring.outages import Outages
+from mlplatform_gateway.ray.head import RayHead
+
+_SETTLE_SECONDS = 10.0
+
+_SETTLE_LOST_SECONDS = 2.0
+
+_FINISHED = "Job finished successfully."
+
+_log = logging.getLogger(__name__)
+
+
+class Finisher:
+    """End of attempts, and of jobs with them.
+
+    Args:
+        on_end: called when an attempt or a job has ended.
+    """
+
+    def __init__(
+        self, store: JobStore, head: RayHead, logs: JobLogs, outages: Outages, on_end: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._head = head
+        self._logs = logs
+        self._outages = outages
+        self._on_end = on_end
+
+    async def finish(self, job: JobRow, attempt: AttemptRow, ray: dict[str, Any] | None, died: datetime | None) -> None:
+        """End an attempt that Ray reports as ended or lost; may be repeated.
+
+        Args:
+            job: its job.
+            attempt: the attempt.
+            ray: Ray's details of the attempt; None if Ray does not know it.
+            died: time of death of the driver's node; None if Ray does not list it as dead.
+
+        Raises:
+            UnreachableError: Ray's head, the storage or the database is unavailable.
+        """
+        observed_at = time.time()
+        verdict = await self._verdict(attempt, ray, died is not None)
+        if verdict is None:
+            return
+        verdict, advice = advised(await self._after_notice(job, attempt, verdict))
+        lost, at_limit = verdict.outcome is Outcome.LOST, verdict.limit_s is not None
+        replaced = lost or at_limit or verdict.outcome is Outcome.PREEMPTED
+        patience = _SETTLE_LOST_SECONDS if lost else _SETTLE_SECONDS
+        await unless_log_unavailable(self._logs.settle(job.id, attempt.node, observed_at, timeout_s=patience))
+        resumes = replaced and await anyio.to_thread.run_sync(has_checkpoint, job.id)
+        if replaced:
+            # The attempt may still wake up. The fence is set before the end is stored: from then on the job may be
+            # deleted and its id reused.
+            await anyio.to_thread.run_sync(fence.allow, job.id, attempt.number + 1)
+        ended = await self._store.end_attempt(job.id, attempt.number, verdict, ray, resumes, died)
+        if ended is None:
+            return
+        final = ended.state.final
+        await self._report(job.id, ended.message if lost or at_limit or not final else advice, final)
+        if lost and ray is not None and ray["status"] != "FAILED":
+            # Ray forwards the stop if the attempt wakes up again.
+            await self._head.stop(attempt.ray_submission_id)
+
+    async def give_up(self, job: JobRow, attempt: AttemptRow, ray: dict[str, Any], reason: str) -> None:
+        """End an attempt whose start hangs as failed, or as stopped if that was requested; may be repeated.
+
+        Ray's API can end no process that has not started. The requested stop waits for it instead: should the process
+        start after all, it stops at once.
+
+        Raises:
+            UnreachableError: Ray's head or the database is unavailable.
+        """
+        await self._head.stop(attempt.ray_submission_id)
+        await self._fail(job, attempt, Verdict(Outcome.FAILED, reason), ray)
+
+    async def refuse(self, job: JobRow, attempt: AttemptRow, reason: str) -> None:
+        """Fail a job whose attempt Ray rejects.
+
+        Raises:
+            UnreachableError: the database is unavailable.
+        """
+        await self._fail(job, attempt, Verdict(Outcome.FAILED, reason, refused=True), None)
+
+    async def _fail(self, job: JobRow, attempt: AttemptRow, verdict: Verdict, ray: dict[str, Any] | None) -> None:
+        ended = await self._store.end_attempt(job.id, attempt.number, verdict, ray, False)
+        if ended is not None:
+            await self._report(job.id, ended.message, ended.state.final)
+
+    async def _report(self, job_id: str, note: str | None, final: bool) -> None:
+        """Report the end of an attempt in its job's log, and end the log of a job that has ended."""
+        self._on_end()
+        if note:
+            await unless_log_unavailable(self._logs.note(job_id, note))
+        if final:
+            await self.close_log(job_id)
+
+    async def close_log(self, job_id: str) -> None:
+        """End the log of a job that has ended, and with it the streams of its followers."""
+        await unless_log_unavailable(self._logs.close(job_id))
+
+    async def _after_notice(self, job: JobRow, attempt: AttemptRow, verdict: Verdict) -> Verdict:
+        """Return the verdict on an attempt that may have been asked to leave, and may have finished nevertheless."""
+        leaving = leaving_of(job, attempt)
+        if leaving is None or verdict.outcome is not Outcome.STOPPED:
+            return after_notice(verdict, leaving)
+        try:
+            finished = await anyio.to_thread.run_sync(notice.finished, job.id, attempt.number)
+        except StorageError as error:
+            # Else the attempt would not end: a rejected request is rejected again.
+            _log.warning("%s", error)
+            finished = False
+        return Verdict(Outcome.SUCCEEDED, _FINISHED, exit_code=0) if finished else after_notice(verdict, leaving)
+
+    async def _verdict(self, attempt: AttemptRow, ray: dict[str, Any] | None, node_dead: bool) -> Verdict | None:
+        """Judge an attempt; probe its node and the services first if its driver has failed."""
+        if ray is None or ray["status"] != "FAILED" or node_dead:
+            return judge(ray, node_dead)
+        agent = ray["driver_agent_http_address"]
+        node_answers, _ = await asyncio.gather(
+            self._head.node_answers(agent) if agent else asyncio.sleep(0, True), self._outages.probe()
+        )
+        # An outage that was over before the attempt began did not affect it.
+        age = (now() - attempt.created).total_seconds()
+        return judge(ray, not node_answers, self._outages.recent(age))
+
+
+def advised(verdict: Verdict) -> tuple[Verdict, str | None]:
+    """Return the verdict with advice in the last line of its reason, which clients show, and the advice."""
+    advice = advice_in(verdict.reason) if verdict.outcome is Outcome.FAILED else None
+    return (replace(verdict, reason=f"{verdict.reason.rstrip()} ({advice})"), advice) if advice else (verdict, None)
+
+
+def has_checkpoint(job_id: str) -> bool:
+    """Return whether a job has a checkpoint from which its next attempt continues."""
+    return any("/checkpoint_" in file for file in objects.list_files(addresses.checkpoint_uri(job_id=job_id)))

@@ -1,0 +1,126 @@
+"""Housekeeping after jobs: the end of their MLflow runs and of their actors, and Ray's old records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
+from typing import Literal
+
+from mlplatform.client.mlflow_rest import AsyncMlflowRest
+from mlplatform.errors import AccessError, UnreachableError
+from mlplatform_gateway.jobs.containment import JobErrors
+from mlplatform_gateway.jobs.runs import JobRuns
+from mlplatform_gateway.jobs.schema import JobRow
+from mlplatform_gateway.jobs.states import Outcome, State
+from mlplatform_gateway.jobs.store import JobStore
+from mlplatform_gateway.mlflow.client import close_runs, open_runs
+from mlplatform_gateway.ray.head import RayHead
+from mlplatform_gateway.ray.leftovers import LeftoverActors
+
+_CLOSE_AGAIN_SECONDS = 5.0
+
+_GATHER_SECONDS = 1.0
+"""Jobs that end within this time share a search for open runs, which takes MLflow 30 ms of CPU."""
+
+_CLEAN_SECONDS = 30.0
+
+_KEPT_IN_RAY = 100
+"""Maximum number of ended attempts left in Ray's own list."""
+
+_RUN_ENDS: dict[State, Literal["FINISHED", "FAILED", "KILLED"]] = {
+    State.SUCCEEDED: "FINISHED",
+    State.FAILED: "FAILED",
+    State.STOPPED: "KILLED",
+}
+
+
+class Housekeeping:
+    """Background work. Each public coroutine is one pass, to be repeated.
+
+    Every pass raises UnreachableError while a service that it needs is unavailable.
+
+    Args:
+        tracking: client of MLflow; None without MLflow.
+    """
+
+    def __init__(
+        self,
+        store: JobStore,
+        head: RayHead,
+        tracking: AsyncMlflowRest | None,
+        errors: JobErrors,
+        leftovers: LeftoverActors,
+    ) -> None:
+        self._store = store
+        self._head = head
+        self._tracking = tracking
+        self._runs = JobRuns(store.engine)
+        self._errors = errors
+        self._leftovers = leftovers
+        self._some_ended = asyncio.Event()
+
+    @property
+    def passes(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """All passes."""
+        return self.close_runs, self._leftovers.look, self.clean_ray
+
+    def notice_end(self) -> None:
+        """End runs and leftover actors now, because an attempt or a job has ended."""
+        self._some_ended.set()
+        self._leftovers.notice_end()
+
+    async def close_runs(self) -> None:
+        """End the MLflow runs of ended attempts and jobs, then wait for the next end and a second more.
+
+        Runs stay open while MLflow is unavailable.
+        """
+        self._some_ended.clear()
+        try:
+            unclosed = await self._store.unclosed()
+            still_open = None
+            if unclosed and self._tracking:
+                with suppress(AccessError):  # reported with each job, below
+                    # After the jobs have ended: they open no further runs.
+                    still_open = await open_runs(self._tracking)
+            for sequence in unclosed:
+                # Looked up again, because a pass may be long: meanwhile, a new job may have the id of a deleted one.
+                if job := await self._store.by_sequence(sequence):
+                    with self._errors.contained(job.id):
+                        await self.close_runs_of(job, still_open)
+        except UnreachableError:
+            await asyncio.sleep(_CLOSE_AGAIN_SECONDS)
+            raise
+        await self._some_ended.wait()
+        await asyncio.sleep(_GATHER_SECONDS)
+
+    async def close_runs_of(self, job: JobRow, still_open: Collection[str] | None = None) -> None:
+        """End the MLflow runs of a job or, while the job itself is open, those that only its ended attempts had.
+
+        Args:
+            job: of the runs.
+            still_open: ids of MLflow's open runs; None to ask for them.
+        """
+        over = job.ended is not None
+        ended = [attempt for attempt in job.attempts if attempt.ended is not None]
+        if self._tracking is not None and (runs := await self._runs.of(job.id)):
+            still_open = await open_runs(self._tracking) if still_open is None else still_open
+            runs = [run for run in runs if run.run_id in still_open]
+            for attempt in ended if not over else []:
+                if not attempt.runs_closed:
+                    reason = f"Attempt {attempt.number}: {attempt.reason}"
+                    end: Literal["FAILED", "KILLED"] = "KILLED" if attempt.outcome == Outcome.PREEMPTED else "FAILED"
+                    # The next attempt continues the job's own run.
+                    its = [run.run_id for run in runs if run.attempt == attempt.number and not run.own]
+                    await close_runs(self._tracking, its, end, reason, attempt.number)
+            if over:
+                all_runs = [run.run_id for run in runs]
+                await close_runs(self._tracking, all_runs, _RUN_ENDS[State(job.state)], job.message)
+        await self._store.runs_closed(job.sequence, [attempt.number for attempt in ended], over)
+
+    async def clean_ray(self) -> None:
+        """Delete Ray's records of all but the latest 100 ended attempts, then wait 30 s."""
+        for ray_submission_id in await self._store.left_in_ray(_KEPT_IN_RAY):
+            if await self._head.delete(ray_submission_id):
+                await self._store.gone_from_ray(ray_submission_id)
+        await asyncio.sleep(_CLEAN_SECONDS)

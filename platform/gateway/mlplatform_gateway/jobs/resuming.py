@@ -1,0 +1,79 @@
+"""Jobs that are resumed after their end: the same job with the same run, which arrives in the queue again."""
+
+from __future__ import annotations
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from mlplatform_gateway.audit.store import PLATFORM, Actor, record
+from mlplatform_gateway.database.engine import Store, transaction
+from mlplatform_gateway.errors import NotResumableError
+from mlplatform_gateway.jobs.schema import JobRow
+from mlplatform_gateway.jobs.states import State
+from mlplatform_gateway.jobs.store import find_job, now
+from mlplatform_gateway.usage.schema import UsageRow
+
+
+class Resumption(Store):
+    """Return of ended jobs to the queue; raises UnreachableError while the database is unavailable."""
+
+    @transaction
+    def resume(
+        self, session: Session, job_id: str, message: str, actor: Actor = PLATFORM, limit_s: float | None = None
+    ) -> JobRow:
+        """Let a job that was stopped or has failed wait for its next attempt, behind the jobs that wait already.
+
+        Its restarts after losses and failures are counted from the beginning.
+
+        Args:
+            job_id: the job.
+            message: sentence about it.
+            actor: the one who resumes it.
+            limit_s: new time limit of its attempts, in seconds; None keeps the former one.
+
+        Raises:
+            NoSuchJobError: no job has the id.
+            NotResumableError: it is open or has succeeded.
+        """
+        job = find_job(session, job_id, lock=True)
+        check_resumable(job)
+        before = {**job.progress, "limit_s": job.limit_s}
+        self._arrive(session, job)
+        job.state, job.message, job.stop_requested = State.WAITING, message, False
+        job.ended = job.exit_code = job.error_type = None
+        job.losses = job.failures = 0
+        job.runs_closed = False
+        job.limit_s = job.limit_s if limit_s is None else limit_s
+        record(session, actor, "resume", f"job {job.id}", before, {**job.progress, "limit_s": job.limit_s})
+        session.flush()
+        return job
+
+    def _arrive(self, session: Session, job: JobRow) -> None:
+        """Give a job a new number in the order of arrival, also in the ledger, and a new time of arrival.
+
+        With its former number, a job that had reached its limit would precede jobs that have waited meanwhile.
+        """
+        number = _next_number(session)
+        session.execute(update(UsageRow).where(UsageRow.job == job.sequence).values(job=number))
+        job.sequence = number
+        job.resumed = job.not_before = now()
+
+
+def check_resumable(job: JobRow) -> None:
+    """Check that a job has ended without success.
+
+    Raises:
+        NotResumableError: it is open or has succeeded.
+    """
+    state = State(job.state)
+    if not state.final:
+        raise NotResumableError(f"Job {job.id} is {state.of_ray}, so there is nothing to resume.")
+    if state is State.SUCCEEDED:
+        raise NotResumableError(f"Job {job.id} has succeeded, so it is not resumed; submit it again.")
+
+
+def _next_number(session: Session) -> int:
+    if session.get_bind().dialect.name == "postgresql":
+        numbers = func.pg_get_serial_sequence(JobRow.__tablename__, "sequence")
+        return int(session.execute(select(func.nextval(numbers))).scalar_one())
+    return (session.scalar(select(func.max(JobRow.sequence))) or 0) + 1

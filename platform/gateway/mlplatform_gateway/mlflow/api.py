@@ -1,0 +1,52 @@
+"""Routes for MLflow: the changes that its server reports, and the digests of registered models."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+
+from mlplatform.api.base import Count
+from mlplatform.api.storage import Digests, MlflowChange
+from mlplatform.contract import MLFLOW_CHANGES, MODEL_DIGESTS
+from mlplatform_gateway.audit.store import UNKNOWN, Actor, AuditLog
+from mlplatform_gateway.errors import RequestError
+from mlplatform_gateway.http.access import OF_MLFLOW, USERS
+from mlplatform_gateway.http.request_body import JsonBody
+from mlplatform_gateway.mlflow.digests import ModelDigests
+
+_KIND = "mlflow"
+"""Kind of the credential in the audit log: an account of MLflow."""
+
+_Source = Annotated[str, Query(description="As MLflow has it.")]
+_Created = Annotated[Count, Query(description="Time of registration, in milliseconds since 1970, as MLflow has it.")]
+
+
+def routes(audit: AuditLog, digests: ModelDigests) -> APIRouter:
+    """Return the routes for MLflow's server, and for clients that verify models."""
+    router = APIRouter()
+
+    @router.post(MLFLOW_CHANGES, dependencies=[OF_MLFLOW])
+    async def change(
+        made: Annotated[MlflowChange, Depends(JsonBody(MlflowChange, instead="send one change"))],
+    ) -> dict[str, bool]:
+        """Record a change at MLflow; for its server, with the password of the gateway's account there.
+
+        Digests of new versions of models are recorded, too.
+        """
+        await audit.add(Actor(made.account or UNKNOWN, _KIND, made.address), made.method, made.path, after=made.values)
+        digests.wake()
+        return {"recorded": True}
+
+    @router.get(MODEL_DIGESTS, dependencies=[USERS])
+    async def get(source: _Source, created: _Created) -> Digests:
+        """Digests of the files of a registered model's version."""
+        if "\0" in source:
+            raise RequestError(f"source is {source!r}, which contains NUL; send it as MLflow has it.")
+        found = await digests.of(source, created)
+        if found is None:
+            digests.wake()
+            return Digests(files=None, recorded=None)
+        return Digests.model_validate(found)
+
+    return router

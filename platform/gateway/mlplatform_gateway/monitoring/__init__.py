@@ -1,0 +1,1 @@
+"""Metrics for Prometheus, outages, disks, and what Ray's dashboard asks the monitoring."""

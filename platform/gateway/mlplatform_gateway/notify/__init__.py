@@ -1,0 +1,1 @@
+"""Messages to people about their jobs, by mail or webhook."""

@@ -1,0 +1,1 @@
+"""The platform's front page, rendered on the server."""

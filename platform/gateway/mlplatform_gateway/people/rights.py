@@ -1,0 +1,109 @@
+"""Rights over jobs, as a pure function: the relation of somebody to a job, and what each relation allows."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from mlplatform.api.people import Role
+from mlplatform_gateway.people.principal import Principal
+
+
+class Relation(StrEnum):
+    """Relation of somebody to a job, or to the team that a job is submitted for."""
+
+    OWNER = "owner"
+    TEAM_MATE = "team-mate"
+    LEAD = "lead"
+    OTHER = "other"
+    ADMINISTRATOR = "administrator"
+    ATTEMPT = "attempt"
+    """An attempt of a job of the same owner."""
+
+
+class Verb(StrEnum):
+    """Something that can be done with a job."""
+
+    SEE = "see"
+    """Read its owner, team, requested resources, state, and the first line of the reason."""
+
+    LOGS = "logs"
+    METADATA = "metadata"
+    """Read its command, its metadata and the whole message."""
+
+    VARIABLES = "variables"
+    """Read its runtime environment, with the names of its variables only."""
+
+    VALUES = "values"
+    """Read the values of its variables."""
+
+    STOP = "stop"
+    RESUME = "resume"
+    DELETE = "delete"
+    SUBMIT = "submit"
+    """Submit a job for the team."""
+
+    URGENT = "urgent"
+    """Submit a job for the team that precedes its other jobs."""
+
+
+_OF_A_TEAM = {Verb.SEE, Verb.LOGS, Verb.METADATA, Verb.VARIABLES, Verb.SUBMIT}
+
+_CONTROL = (Verb.STOP, Verb.RESUME, Verb.DELETE)
+
+_RIGHTS: dict[Relation, set[Verb]] = {
+    Relation.OTHER: {Verb.SEE},
+    # What the code of a job needs for the jobs that it submits.
+    Relation.ATTEMPT: {*_OF_A_TEAM, Verb.STOP},
+    Relation.TEAM_MATE: _OF_A_TEAM,
+    Relation.LEAD: {*_OF_A_TEAM, *_CONTROL, Verb.URGENT},
+    Relation.OWNER: set(Verb),
+    # The values may be secrets of the owner.
+    Relation.ADMINISTRATOR: set(Verb) - {Verb.VALUES},
+}
+
+
+def relation(principal: Principal, person: str | None, team: str | None) -> Relation:
+    """Return the relation of somebody to a job.
+
+    A job of the shared token belongs to everybody who may use that: to administrators. An attempt has rights over jobs
+    of its owner only.
+
+    Args:
+        principal: the one who asks.
+        person: owner of the job; None if the shared token submitted it.
+        team: team of the job; None if it has none.
+    """
+    if principal.attempt:
+        return Relation.ATTEMPT if principal.person == (person or "") else Relation.OTHER
+    if principal.person and principal.person == person:
+        return Relation.OWNER
+    if principal.administrator:
+        return Relation.OWNER if person is None else Relation.ADMINISTRATOR
+    role = principal.teams.get(team) if team else None
+    if role is None:
+        return Relation.OTHER
+    return Relation.LEAD if role is Role.LEAD else Relation.TEAM_MATE
+
+
+def allows(to_job: Relation, verb: Verb) -> bool:
+    """Return whether a relation to a job allows something."""
+    return verb in _RIGHTS[to_job]
+
+
+def may(principal: Principal, verb: Verb, person: str | None, team: str | None) -> bool:
+    """Return whether somebody may do something with the job of a person and a team."""
+    return allows(relation(principal, person, team), verb)
+
+
+def refusal(principal: Principal, verb: Verb, job_id: str, person: str | None, team: str | None) -> str:
+    """Return the sentence about a right that is missing, and who has it."""
+    whose = f"{person or 'the shared token'}{f' of team {team}' if team else ''}"
+    action = f"{verb} it" if verb in _CONTROL else {Verb.LOGS: "read its log"}.get(verb, f"read its {verb}")
+    names = [
+        *([person] if person else []),
+        *([f"{'the leads' if verb in _CONTROL else 'members'} of team {team}"] if team else []),
+        "administrators",
+    ]
+    may_do = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    who = f"job {principal.attempt.job}" if principal.attempt else principal.person
+    return f"Job {job_id} belongs to {whose}, so {who} cannot {action}; only {may_do} can."

@@ -1,0 +1,99 @@
+"""Departure of jobs that give back what they have borrowed: the notice, the signal, and the claims on their room."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import anyio.to_thread
+from sqlalchemy import Engine
+
+from mlplatform.errors import PlatformError, UnreachableError
+from mlplatform.storage import notice
+from mlplatform_gateway.jobs.containment import JobErrors, unless_log_unavailable
+from mlplatform_gateway.jobs.notices import Notices
+from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
+from mlplatform_gateway.jobs.store import now
+from mlplatform_gateway.logs.store import JobLogs
+from mlplatform_gateway.monitoring.outages import Outages
+from mlplatform_gateway.queue.planner.queue import Action, Preempt, Release, Reserve
+from mlplatform_gateway.ray.head import RayHead
+
+_AGAIN_SECONDS = 5.0
+
+
+class Departures:
+    """Execution of the planner's preemptions.
+
+    Args:
+        engine: the gateway's database.
+        outages: of the services that jobs need to save their state.
+    """
+
+    def __init__(self, engine: Engine, head: RayHead, logs: JobLogs, errors: JobErrors, outages: Outages) -> None:
+        self._notices = Notices(engine)
+        self._head = head
+        self._logs = logs
+        self._errors = errors
+        self._outages = outages
+        self._told: dict[str, float] = {}
+        """Times by the attempt's id at Ray; kept until the process ends, as few attempts are asked to leave."""
+
+    async def execute(self, actions: Sequence[Action]) -> None:
+        """Store the notices and claims of a plan; the next steps of the control loop deliver the notices.
+
+        While the storage or the like is unavailable, nobody is preempted, because nobody could save.
+
+        Raises:
+            UnreachableError: the database is unavailable.
+        """
+        if self._outages.now():
+            return
+        for action in actions:
+            match action:
+                case Preempt():
+                    with self._errors.contained(action.job):
+                        await self._notices.preempt(action)
+                case Reserve():
+                    with self._errors.contained(action.claim.job):
+                        await self._notices.reserve(action.claim)
+                case Release():
+                    await self._notices.release(action.job)
+
+    def work(self, job: JobRow, attempt: AttemptRow) -> Coroutine[Any, Any, None] | None:
+        """Return the work that tells an attempt which has not ended, again or for the first time, to leave."""
+        if attempt.leave_by is None or job.stop_requested:
+            return None
+        told = self._told.get(attempt.ray_submission_id, float("-inf"))
+        return self._tell(job, attempt) if time.monotonic() - told > _AGAIN_SECONDS else None
+
+    async def _tell(self, job: JobRow, attempt: AttemptRow) -> None:
+        """Deliver the notice of an attempt: as a file to its trainings, in its log, and as SIGTERM; may be repeated.
+
+        Raises:
+            UnreachableError: Ray's head or the storage is unavailable.
+        """
+        if attempt.ray_submission_id not in self._told and attempt.leave_by is not None:
+            given = notice.Notice(attempt.number, attempt.leave_by.timestamp(), attempt.leave_why or "")
+            try:
+                await anyio.to_thread.run_sync(notice.give, job.id, given)
+            except PlatformError as error:
+                # Until its time is over, a training may still learn of it; then the job must leave anyway.
+                if now() < attempt.leave_by:
+                    raise UnreachableError(f"Job {job.id} cannot be asked to leave: {error}") from error
+            await unless_log_unavailable(self._logs.note(job.id, job.message))
+        self._told[attempt.ray_submission_id] = time.monotonic()
+        await self._head.stop(attempt.ray_submission_id)
+
+
+def variables(attempt: AttemptRow) -> dict[str, str]:
+    """Return the variables of an attempt that may be asked to leave, for its programs and for Ray's supervisor of it.
+
+    The supervisor waits between SIGTERM and SIGKILL.
+    """
+    if attempt.grace_s is None:
+        return {}
+    wait = str(math.ceil(attempt.grace_s))
+    return {"MLPLATFORM_GRACE_SECONDS": f"{attempt.grace_s:g}", "RAY_JOB_STOP_WAIT_TIME_S": wait}

@@ -1,0 +1,112 @@
+"""Sentences of the planner: why a job waits, and why another is preempted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from mlplatform.capacity import nodes as capacity
+from mlplatform.capacity.resources import Node, describe
+from mlplatform.errors import CapacityError
+from mlplatform_gateway.queue.planner.preemption import is_overtime
+from mlplatform_gateway.queue.planner.queue import Reason, Rule, RunningJob, WaitingJob
+from mlplatform_gateway.queue.planner.room import Room
+from mlplatform_gateway.queue.planner.shares import Amount, Shares
+
+IDLE = "The job's GPUs are idle"
+"""Beginning of the sentence for the owner of a job that leaves for this reason."""
+
+
+def lacks_room(job: WaitingJob, nodes: Sequence[Node], room: Room) -> Reason:
+    """Return what a job needs that is not free."""
+    request = job.request
+    free = [replace(node, free=room.free[node.name]) for node in nodes]
+    try:
+        shortage = capacity.check(free, request.entrypoint, request.workers, request.labels)
+    except CapacityError as error:
+        return Reason(Rule.CAPACITY, f"The job waits for a node that can run it. {error}")
+    return Reason(Rule.CAPACITY, str(shortage) if shortage else "The job waits for a node that can run it.")
+
+
+def beyond_share(job: WaitingJob, shares: Shares) -> Reason:
+    """Return by how much a job would exceed its team's share."""
+    return Reason(
+        Rule.SHARE,
+        f"With this job, team {job.team} would hold {_sum(shares.held(job.team), job.request.sums)} of its share of "
+        f"{_amount(shares.of(job.team))}, so the job waits for what other teams leave over.",
+    )
+
+
+def in_pieces(job: WaitingJob, shares: Shares) -> Reason:
+    """Return why nobody was preempted for a job within its share."""
+    return Reason(
+        Rule.PIECES,
+        f"The job is within its team's share of {_amount(shares.of(job.team))}. What other teams hold beyond their "
+        "shares would not leave enough room for it on the nodes where it is.",
+    )
+
+
+def reserved(job: WaitingJob) -> Reason:
+    """Return for which job room is kept."""
+    whose = f"{job.id} ({job.person}, team {job.team})"
+    return Reason(Rule.RESERVED, f"Room is kept for {whose}, which precedes the job.")
+
+
+def yields(job: WaitingJob) -> Reason:
+    """Return until when nobody leaves for a job."""
+    until = datetime.fromtimestamp(job.yields_until, UTC)
+    return Reason(
+        Rule.YIELDS,
+        "The job waits until enough is free. It has left because its GPUs were idle, so no other job leaves for it "
+        f"until {until:%H:%M} UTC.",
+    )
+
+
+def waits_for(victims: Sequence[RunningJob]) -> Reason:
+    """Return which jobs leave; none if they have left, but Ray still counts their resources as used."""
+    at_limit = all(victim.notice is not None and not victim.notice.claimant for victim in victims)
+    rule = Rule.LIMIT if victims and at_limit else Rule.CLAIM
+    if not victims:
+        return Reason(rule, "The jobs that were preempted for the job have left; Ray does not list them as gone yet.")
+    names = ", ".join(f"{job.id} ({job.person})" for job in sorted(victims, key=lambda job: job.sequence))
+    return Reason(rule, f"The job waits for {names} to leave.")
+
+
+def lags(lack: Reason) -> Reason:
+    """Return that Ray counts something as used which no running job requests: its accounts are behind, or a program
+    that has connected directly uses it.
+    """
+    return Reason(Rule.RAY, lack.text)
+
+
+def why_preempted(victim: RunningJob, claimant: WaitingJob, shares: Shares | None, now: float) -> str:
+    """Return the sentence for the owner of a job that is preempted.
+
+    Args:
+        victim: the job.
+        claimant: the one that needs its room.
+        shares: shares of the teams; None if the claimant is beyond its own.
+        now: seconds since 1970.
+    """
+    whose = f"{claimant.id} ({claimant.person}, team {claimant.team})"
+    if is_overtime(victim, now):
+        return f"The job has reached its limit, and {whose} waits."
+    if victim.idle:
+        return f"{IDLE}, and {whose} waits."
+    if shares is None:
+        hours = (now - claimant.since) / 3600
+        return f"The job runs beyond its team's share, and {whose}, which came before it, has waited for {hours:.1f} h."
+    return (
+        f"Team {claimant.team} takes back {_amount(claimant.request.sums)} of its share of "
+        f"{_amount(shares.of(claimant.team))} for {claimant.id} ({claimant.person})."
+    )
+
+
+def _sum(held: Amount, more: Amount) -> str:
+    return _amount((held[0] + more[0], held[1] + more[1]))
+
+
+def _amount(amount: Amount) -> str:
+    amounts = {"GPU": round(amount[0], 4), "CPU": round(amount[1], 4)}
+    return describe({name: value for name, value in amounts.items() if value}) or "nothing"

@@ -1,0 +1,134 @@
+"""Room on the nodes, into which requests are placed by the packing rules of `capacity`."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from copy import copy
+
+from mlplatform.capacity.nodes import times
+from mlplatform.capacity.resources import Node, Request, subtract
+from mlplatform_gateway.queue.planner.queue import Placement
+
+Amounts = dict[str, dict[str, float]]
+
+
+class Room:
+    """Free amounts per node.
+
+    An amount is negative while more is promised than is free. Such a node has no room for that resource. The amounts of
+    a node are replaced and never changed, so that copies share them, and with them the counts of what fits: of a
+    hundred nodes a job that starts or leaves changes one or two.
+    """
+
+    def __init__(self, nodes: Sequence[Node], amounts: Mapping[str, Mapping[str, float]]) -> None:
+        """Copy the amounts.
+
+        Args:
+            nodes: nodes of the cluster; their own `free` is ignored.
+            amounts: free amounts by node; a node that is missing has none.
+        """
+        self._nodes = nodes
+        self.free: Amounts = {node.name: dict(amounts.get(node.name, {})) for node in nodes}
+        self._counts: dict[str, dict[Hashable, tuple[int, int | None]]] = {name: {} for name in self.free}
+        self._hosts: dict[Hashable, list[str]] = {}
+
+    def copy(self) -> Room:
+        """Return a copy that changes independently."""
+        room = copy(self)
+        room.free, room._counts = dict(self.free), dict(self._counts)
+        return room
+
+    def take(self, placement: Placement) -> None:
+        """Subtract a placement; parts of it on unknown nodes are ignored."""
+        self._change(placement, -1)
+
+    def give(self, placement: Placement) -> None:
+        """Add a placement; parts of it on unknown and lost nodes are ignored."""
+        self._change(placement, 1)
+
+    def _change(self, placement: Placement, sign: int) -> None:
+        for name, amounts in placement.items():
+            if before := self.free.get(name):
+                self.free[name] = free = dict(before)
+                for key, value in amounts.items():
+                    free[key] = free.get(key, 0) + sign * value
+                self._counts[name] = {}
+
+    def within(self, other: Room, names: Iterable[str] | None = None) -> Room:
+        """Return the room that is free in both; only some nodes are compared if they are named."""
+        room = self.copy()
+        for name in self.free if names is None else names:
+            there = other.free[name]
+            room.free[name] = {key: min(value, there.get(key, 0)) for key, value in self.free[name].items()}
+            room._counts[name] = {}
+        return room
+
+    def place(self, request: Request) -> Placement | None:
+        """Return where a request fits, all of it or nothing; None if it does not.
+
+        The entry point goes where it costs the fewest workers, and then, as the workers do, to the fullest node that
+        holds it, which leaves whole nodes for large jobs.
+        """
+        entry, one, count = request.parts
+        counts = {name: self._fitting(name, request) for name in self.free}
+        hosts = [name for name in self._may_host(request) if counts[name][1] is not None]
+        if not hosts:
+            return None
+        fitting = {name: workers for name, (workers, _) in counts.items()} if count else {}
+        placement: Amounts = {}
+        if entry:
+            beside = {name: counts[name][1] or 0 for name in hosts}
+            host = min(hosts, key=lambda name: (counts[name][0] - beside[name], self._size(name)))
+            placement[host], fitting[host] = dict(entry), beside[host]
+        return self._add_workers(placement, fitting, one, count)
+
+    def _fitting(self, name: str, request: Request) -> tuple[int, int | None]:
+        """Return how many workers of a request fit on a node, and how many beside its entry point.
+
+        The second number is None if the entry point does not fit, whose labels do not count here.
+        """
+        known = self._counts[name]
+        found = known.get(request.shape)
+        if found is None:
+            entry, one, count = request.parts
+            free = self.free[name]
+            workers = _pieces(free, one) if count else 0
+            beside: int | None = workers
+            if entry:
+                beside = None if times(free, entry) < 1 else _pieces(subtract(free, entry), one) if count else 0
+            found = known[request.shape] = workers, beside
+        return found
+
+    def _may_host(self, request: Request) -> list[str]:
+        """Return the names of the living nodes whose labels let them run the entry point of a request."""
+        labels = tuple(request.labels.items())
+        if labels not in self._hosts:
+            self._hosts[labels] = [node.name for node in self._nodes if node.alive and node.has(request.labels)]
+        return self._hosts[labels]
+
+    def _size(self, name: str) -> tuple[float, float]:
+        return self.free[name].get("GPU", 0), self.free[name].get("CPU", 0)
+
+    def _add_workers(
+        self, placement: Amounts, fitting: dict[str, int], one: Mapping[str, float], missing: int
+    ) -> Placement | None:
+        if sum(fitting.values()) < missing:
+            return None
+        while missing > 0:
+            enough = [name for name, count in fitting.items() if count >= missing]
+            name = (
+                min(enough, key=lambda name: (fitting[name], self._size(name)))
+                if enough
+                else max(fitting, key=lambda name: fitting[name])
+            )
+            count = min(missing, fitting.pop(name))
+            missing -= count
+            there = placement.setdefault(name, {})
+            for key, value in one.items():
+                there[key] = there.get(key, 0) + count * value
+        return placement
+
+
+def _pieces(free: Mapping[str, float], one: Mapping[str, float]) -> int:
+    """Return how many workers that ask for something fit on a node."""
+    return max(0, int(times(free, one)))

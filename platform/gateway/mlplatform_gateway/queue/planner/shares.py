@@ -1,0 +1,164 @@
+"""Shares and caps of teams: what each holds, what it has borrowed, and which cap keeps a job waiting."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mlplatform.capacity.resources import Node, format_amount, rate
+from mlplatform_gateway.queue.planner.queue import Caps, Placement, Reason, Rule, RunningJob, Team, WaitingJob
+
+EPSILON = 1e-6
+"""Tolerance in comparisons of sums: ten times 0.1 GPUs are within a share of 1."""
+
+Amount = tuple[float, float]
+"""GPUs and CPUs."""
+
+
+@dataclass
+class Held:
+    """Resources that somebody holds, with those claimed for them."""
+
+    gpus: float = 0.0
+    cpus: float = 0.0
+    jobs: int = 0
+
+
+class Shares:
+    """Shares and caps of the teams, compared with what they hold on living nodes.
+
+    Shares shrink in proportion if the living nodes have less than all shares together. A team that is alone has
+    everything.
+    """
+
+    def __init__(self, teams: Mapping[str, Team], nodes: Sequence[Node]) -> None:
+        """Compute the shares; nothing is held yet.
+
+        Args:
+            teams: by name.
+            nodes: nodes of the cluster.
+        """
+        self.alone = len(teams) == 1
+        self.alive = tuple(node.name for node in nodes if node.alive)
+        there = total({node.name: node.total for node in nodes}, self.alive)
+        promised = sum(team.gpus for team in teams.values()), sum(team.cpus for team in teams.values())
+        self._part = tuple(
+            min(1.0, have / most) if most > 0 else 1.0 for have, most in zip(there, promised, strict=True)
+        )
+        self._teams = teams
+        self._held: dict[tuple[str, ...], Held] = defaultdict(Held)
+        self._amounts: dict[str, Amount] = {}
+
+    def of(self, team: str) -> Amount:
+        """Return a team's share."""
+        if self.alone:
+            return math.inf, math.inf
+        return self._teams[team].gpus * self._part[0], self._teams[team].cpus * self._part[1]
+
+    def amount(self, job: WaitingJob | RunningJob) -> Amount:
+        """Return what a waiting job requests, or the footprint of a running one on living nodes."""
+        if isinstance(job, WaitingJob):
+            return job.request.sums
+        if job.id not in self._amounts:
+            self._amounts[job.id] = total(job.placement, self.alive)
+        return self._amounts[job.id]
+
+    def add(self, job: WaitingJob | RunningJob, sign: int = 1) -> None:
+        """Count what a job holds that runs, starts or has a claim; with sign -1, as returned."""
+        gpus, cpus = self.amount(job)
+        keys: list[tuple[str, ...]] = [(job.team,), (job.team, job.person)]
+        if job.group:
+            keys.append(("group", job.team, job.person, job.group))
+        for key in keys:
+            held = self._held[key]
+            held.gpus, held.cpus, held.jobs = held.gpus + sign * gpus, held.cpus + sign * cpus, held.jobs + sign
+
+    def held(self, *whose: str) -> Amount:
+        """Return what a team holds, or a person in it."""
+        return self._held[whose].gpus, self._held[whose].cpus
+
+    def includes(self, job: WaitingJob) -> bool:
+        """Return whether a team would be within its share with a job more; only what the job requests counts."""
+        return _within(self.held(job.team), job.request.sums, self.of(job.team))
+
+    def beyond(self, team: str) -> float:
+        """Return what a team holds beyond its share, in GPUs per weight; a team of weight 0 comes last."""
+        (gpus, cpus), (share_gpus, share_cpus) = self.held(team), self.of(team)
+        return self.per_weight(team, rate(max(0.0, gpus - share_gpus), max(0.0, cpus - share_cpus)))
+
+    def per_weight(self, team: str, use: float) -> float:
+        """Return a use per weight of the team, by which teams are ordered; infinity for weight 0."""
+        weight = self._teams[team].weight
+        return use / weight if weight > 0 else math.inf
+
+    def borrowed(self, team: str, jobs: Iterable[RunningJob]) -> set[str]:
+        """Return the ids of a team's jobs that are beyond its share.
+
+        These are the youngest, and before them those that hold more GPUs than they have requested: no other job of the
+        team leaves for these. This is computed from what runs now, so a job becomes protected when others end.
+
+        Args:
+            team: name of the team.
+            jobs: its running jobs, without those that were preempted.
+        """
+        share, sums, found = self.of(team), (0.0, 0.0), set()
+        for job in sorted(jobs, key=lambda job: (self._is_excessive(job), job.started, job.sequence)):
+            amount = self.amount(job)
+            if not _within(sums, amount, share):
+                found.add(job.id)
+            sums = sums[0] + amount[0], sums[1] + amount[1]
+        return found
+
+    def _is_excessive(self, job: RunningJob) -> bool:
+        """Return whether a job holds more GPUs than it has requested; CPUs change with each of its tasks."""
+        return self.amount(job)[0] > job.request.sums[0] + EPSILON
+
+    def cap(self, job: WaitingJob) -> Reason | None:
+        """Return the cap that keeps a job waiting; None if it may start."""
+        team = self._teams[job.team]
+        if job.at_most is not None and job.group:
+            running = self._held["group", job.team, job.person, job.group].jobs
+            if running >= job.at_most:
+                return Reason(Rule.GROUP, f"The job waits for its group: {running} of at most {job.at_most} jobs run.")
+        person = _cap(Rule.CAP_PERSON, job.person, self._held[job.team, job.person], team.person_caps, job)
+        return person or _cap(Rule.CAP_TEAM, f"team {job.team}", self._held[job.team,], team.caps, job)
+
+
+def ratio(held: Amount, share: Amount) -> float:
+    """Return the part of a share that is held, of the resource where it is largest; infinity without a share."""
+    parts = [have / most if most else math.inf for have, most in zip(held, share, strict=True) if have > EPSILON]
+    return max(parts, default=0.0)
+
+
+def total(placement: Placement, nodes: Iterable[str] | None = None) -> Amount:
+    """Return the GPUs and CPUs of a placement, on some nodes or on all."""
+    parts = [placement[name] for name in nodes if name in placement] if nodes is not None else placement.values()
+    return sum(part.get("GPU", 0) for part in parts), sum(part.get("CPU", 0) for part in parts)
+
+
+def _within(held: Amount, more: Amount, most: Amount) -> bool:
+    (gpus, cpus), (more_gpus, more_cpus), (most_gpus, most_cpus) = held, more, most
+    return (more_gpus <= EPSILON or gpus + more_gpus <= most_gpus + EPSILON) and (
+        more_cpus <= EPSILON or cpus + more_cpus <= most_cpus + EPSILON
+    )
+
+
+_NO_CAPS = Caps()
+
+
+def _cap(rule: Rule, whose: str, held: Held, caps: Caps, job: WaitingJob) -> Reason | None:
+    if caps == _NO_CAPS:
+        return None
+    if caps.running is not None and held.jobs >= caps.running:
+        return Reason(rule, f"The job waits because {whose} runs {held.jobs} jobs, of at most {caps.running}.")
+    gpus, cpus = job.request.sums
+    for name, have, more, most in (("GPU", held.gpus, gpus, caps.gpus), ("CPU", held.cpus, cpus, caps.cpus)):
+        if most is not None and more > EPSILON and have + more > most + EPSILON:
+            return Reason(
+                rule,
+                f"The job waits because {whose} holds {have:g} of at most {format_amount(name, most)}, "
+                f"and it asks for {more:g}.",
+            )
+    return None

@@ -1,0 +1,1 @@
+"""The Ray head behind the gateway."""

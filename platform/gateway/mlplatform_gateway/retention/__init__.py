@@ -1,0 +1,1 @@
+"""Removal of what nobody needs any more."""

@@ -1,0 +1,37 @@
+"""Jobs that wait for resources."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from mlplatform.api.base import Answer, Moment
+
+
+class Reason(Answer):
+    """A rule that keeps a job waiting, and a sentence on it with the numbers."""
+
+    rule: str
+    text: str
+
+
+class QueueEntry(Answer):
+    """A job that waits."""
+
+    job: str = Field(description="Submission id.")
+    person: str = Field(description="Owner, or `shared token`.")
+    team: str = Field(description="Team, or `default`.")
+    place: int = Field(ge=1)
+    requests: str = Field(description="GPUs and CPUs, those of workers included, as in `2 GPUs and 4 CPUs`.")
+    since: Moment
+    latest_start: Moment | None = Field(description="If all jobs run to their limits; null: unknown.")
+    reasons: list[Reason]
+
+
+class Queue(Answer):
+    """The waiting jobs in their order, of which an answer has 1,000 at most."""
+
+    at: Moment | None = Field(
+        description="Time for which this holds, a second ago unless Ray does not answer; null if no job waits."
+    )
+    waiting: int = Field(description="All jobs that wait for resources.")
+    entries: list[QueueEntry]

@@ -1,0 +1,1 @@
+"""The command line: one module per noun; `app` has them all."""

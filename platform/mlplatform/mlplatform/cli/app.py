@@ -1,0 +1,80 @@
+"""The command line, with what other distributions add; each command imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import entry_points
+
+import typer
+
+from mlplatform.cli import (
+    audit,
+    data,
+    jobs,
+    local,
+    login,
+    models,
+    notify,
+    output,
+    people,
+    queue,
+    secrets,
+    submit,
+    teams,
+    tokens,
+    top,
+    usage,
+)
+from mlplatform.errors import PlatformError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Submit training jobs, follow them, and manage models and data sets.",
+)
+app.command("submit")(submit.submit)
+app.add_typer(jobs.app, name="jobs")
+for verb in (jobs.logs, jobs.wait, jobs.stop, jobs.resume):
+    app.command(verb.__name__)(verb)
+app.command("top")(top.top)
+for view in (queue.queue, queue.why):
+    app.command(view.__name__)(view)
+app.command("audit")(audit.audit)
+app.command("usage")(usage.usage)
+app.command("notify")(notify.notify)
+for session in (login.login, login.logout):
+    app.command(session.__name__)(session)
+app.command("s3-credentials")(login.s3_credentials)
+app.add_typer(people.app, name="people")
+app.add_typer(teams.app, name="teams")
+app.add_typer(tokens.app, name="tokens")
+app.add_typer(secrets.app, name="secrets")
+app.add_typer(models.app, name="models")
+app.add_typer(data.app, name="data")
+app.add_typer(local.app, name="local")
+for entry in sorted(entry_points(group="mlplatform.commands")):
+    # Of other distributions: a group of commands, or a single one. mlplatform-stack adds the verbs of a host.
+    added = entry.load()
+    if isinstance(added, typer.Typer):
+        app.add_typer(added, name=entry.name)
+    else:
+        app.command(entry.name)(added)
+
+
+def main() -> None:
+    """Run the command line: an error of ours becomes one sentence on stderr; a bug keeps its traceback."""
+    output.protect_terminal()
+    try:
+        app()
+    except PlatformError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+    except ModuleNotFoundError as missing:
+        # A package of our extras: the virtual environment of `make up` has only what the stack itself needs.
+        print(
+            f"This needs the Python package {missing.name}, which is not installed here; run `make .venv/train` in the "
+            "checkout, or use JupyterLab's terminal.",
+            file=sys.stderr,
+        )
+        raise SystemExit(1) from None

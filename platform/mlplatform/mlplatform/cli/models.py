@@ -1,0 +1,98 @@
+"""`mlplatform models ...`: the model registry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mlplatform.cli.output import Json, print_list
+
+app = typer.Typer(help="Models by name: list, show, promote, download.")
+
+Model = Annotated[str, typer.Argument(help="name@alias or name/version.", metavar="MODEL")]
+
+
+class Mode(StrEnum):
+    """Direction of a metric: lower or higher is better."""
+
+    MIN = "min"
+    MAX = "max"
+
+
+Better = Annotated[
+    Mode | None,
+    typer.Option("--mode", help="Direction of the metric: min or max (default max)."),
+]
+
+
+@app.callback(invoke_without_command=True)
+def models(context: typer.Context, as_json: Json = False) -> None:
+    """Models by name: list, show, promote, download."""
+    if context.invoked_subcommand is None:
+        list_models(as_json)
+
+
+@app.command("list")
+def list_models(as_json: Json = False) -> None:
+    """List registered models with their aliases."""
+    from mlplatform.registry.models import models as registered
+
+    found = [{"name": name, "latest": latest, "aliases": aliases} for name, latest, aliases in registered()]
+    print_list(found, as_json, ["Model", "Latest version", "Aliases"], _row)
+
+
+@app.command()
+def show(model: Model) -> None:
+    """Show the job, code and data behind a model, and verify its files."""
+    from mlplatform.registry.lineage import describe
+    from mlplatform.registry.models import verify
+
+    for name, value in describe(model).items():
+        print(f"{name:8} {value}")
+    print(f"files    {verify(model)}")
+
+
+@app.command()
+def promote(
+    model: Model,
+    alias: Annotated[str, typer.Option(help="Alias to point at it.")] = "champion",
+    metric: Annotated[str | None, typer.Option(help="Reject if the current version is better by this metric.")] = None,
+    mode: Better = None,
+) -> None:
+    """Point an alias at a version."""
+    from mlplatform.registry import lookup
+    from mlplatform.registry import models as registry_models
+
+    version = lookup.resolve(model)
+    registry_models.promote(version.name, version.version, alias, metric=metric, mode=mode.value if mode else None)
+    print(f"{version.name}@{alias} is version {version.version}.")
+
+
+@app.command()
+def download(
+    model: Model,
+    folder: Annotated[Path, typer.Argument(help="Created if missing; an earlier download in it is replaced.")],
+) -> None:
+    """Download a model's files and verify them."""
+    from mlplatform.registry import models as registry_models
+
+    print(registry_models.download(model, folder))
+
+
+@app.command()
+def best(experiment: str, metric: str, mode: Better = None) -> None:
+    """Show the finished run of an experiment with the best value of a metric."""
+    from mlplatform.registry import models as registry_models
+    from mlplatform.tracking import server
+
+    run = registry_models.best_run(experiment, metric, mode.value if mode else None)
+    print(f"{run.info.run_id}  {run.info.run_name}  {metric} = {run.data.metrics[metric]:g}\n{server.run_url(run)}")
+
+
+def _row(model: Mapping[str, Any]) -> tuple[str, ...]:
+    aliases = ", ".join(f"{alias} = {version}" for alias, version in sorted(model["aliases"].items()))
+    return model["name"], model["latest"], aliases

@@ -1,0 +1,96 @@
+"""The request that submits a job: its id, its runtime environment and its metadata."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from mlplatform.capacity.resources import Resources, WorkerGroup
+from mlplatform.client import git
+from mlplatform.settings.job import Settings
+from mlplatform.text import durations
+
+_NAME_CHARACTERS = 80
+"""Characters of a job's name that its id keeps."""
+
+
+def body(
+    settings: Settings,
+    job_id: str,
+    command: str,
+    folder: Path,
+    package: str,
+    resources: Resources,
+    env: Mapping[str, str],
+    note: str | None,
+    pip: Sequence[str],
+    given: dict[str, str],
+) -> dict[str, Any]:
+    """Return the body of `POST /api/jobs/`.
+
+    Args:
+        settings: the submitter, and the labels of the nodes for entry points.
+        job_id: id of the job.
+        command: shell command line.
+        folder: folder with its files, whose state in git is recorded.
+        package: address of the uploaded folder.
+        resources: reserved for the entry point.
+        env: environment variables.
+        note: shown with its run; empty or None if there is none.
+        pip: packages that Ray installs.
+        given: result of `options`.
+    """
+    noted = {"MLPLATFORM_NOTE": note} if note else {}
+    variables = {"MLPLATFORM_JOB_ID": job_id, "MLPLATFORM_USER": settings.user, **noted, **env}
+    runtime_env: dict[str, Any] = {"working_dir": package, "env_vars": variables}
+    metadata = {"user": settings.user, **git.describe(folder, command)}
+    fields: dict[str, Any] = {
+        "entrypoint": command,
+        "submission_id": job_id,
+        "runtime_env": {**runtime_env, "pip": list(pip)} if pip else runtime_env,
+        "metadata": metadata | ({"note": note} if note else {}) | given,
+        "entrypoint_num_cpus": resources.cpus,
+        "entrypoint_num_gpus": resources.gpus,
+        "entrypoint_resources": dict(resources.custom) or None,
+        "entrypoint_label_selector": settings.driver_labels or None,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def options(
+    name: str,
+    workers: WorkerGroup | None,
+    max_restarts_on_failure: int | None,
+    max_restarts_on_loss: int | None,
+    limit_s: float | None,
+    job_class: str | None,
+    at_most: int | None,
+    wait: bool,
+) -> dict[str, str]:
+    """Return a job's options as the gateway reads them from its metadata (`gateway.jobs.submission`)."""
+    group = {"workers": workers.count, "worker_cpus": workers.cpus, "worker_gpus": workers.gpus} if workers else {}
+    given = {
+        **group,
+        "max_restarts_on_failure": max_restarts_on_failure or None,
+        "max_restarts_on_loss": max_restarts_on_loss,
+        "time_limit": None if limit_s is None else durations.written(limit_s),
+        "class": job_class,
+        "group": None if at_most is None else _plain(name),
+        "at_most": at_most,
+        "wait_for_capacity": "true" if wait else None,
+    }
+    return {key: str(value) for key, value in given.items() if value is not None}
+
+
+def new_id(name: str) -> str:
+    """Return an id for a job of this name, within the gateway's limits: 128 ASCII characters, no dot or dash first."""
+    return f"{_plain(name)}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def _plain(name: str) -> str:
+    """Return a job's name with the characters that ids may have."""
+    return re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).lstrip(".-")[:_NAME_CHARACTERS] or "job"

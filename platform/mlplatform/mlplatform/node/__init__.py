@@ -1,0 +1,1 @@
+"""Programs and hooks of a Ray node."""

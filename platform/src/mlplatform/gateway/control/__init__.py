@@ -1,1 +1,0 @@
-"""Control loop of the gateway: starts jobs, watches attempts, restarts lost ones."""

@@ -1,1 +1,0 @@
-"""Clients of the services behind the gateway: Ray's head and MLflow."""

@@ -1,6 +1,0 @@
-"""Every setting of the platform; only this package reads the environment.
-
-`job.Settings` is what a job, a notebook or a laptop needs to reach a platform; the stack's containers and the embedded
-platform carry it as environment variables, so user code sets nothing. `stack.StackSettings` is the host's `.env`;
-`.env.example` explains each of its variables. `gateway.GatewaySettings` belongs to the gateway and the log shipper.
-"""

@@ -1,0 +1,1 @@
+"""One-shot services: databases, buckets, accounts, owners of volumes."""

@@ -1,0 +1,1 @@
+"""Hosts that join the stack over WireGuard."""

@@ -1,0 +1,1 @@
+"""Warm start of Ray's workers."""
