@@ -1,0 +1,1 @@
+"""Secrets: their files, and credentials of services read from them."""
