@@ -18,6 +18,7 @@ from mlplatform.text.advice import advice_in
 from mlplatform_gateway.jobs.containment import unless_log_unavailable
 from mlplatform_gateway.jobs.notices import leaving_of
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
+from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import Outcome, Verdict, after_notice, judge
 from mlplatform_gateway.jobs.store import JobStore, now
 from mlplatform_gateway.logs.store import JobLogs
@@ -40,13 +41,11 @@ class Finisher:
         on_end: called when an attempt or a job has ended.
     """
 
-    def __init__(
-        self, store: JobStore, head: RayHead, logs: JobLogs, outages: Outages, on_end: Callable[[], None]
-    ) -> None:
-        self._store = store
-        self._head = head
-        self._logs = logs
-        self._outages = outages
+    def __init__(self, services: Services, on_end: Callable[[], None]) -> None:
+        self._store = services.store
+        self._head = services.head
+        self._logs = services.logs
+        self._outages = services.outages
         self._on_end = on_end
 
     async def finish(self, job: JobRow, attempt: AttemptRow, ray: dict[str, Any] | None, died: datetime | None) -> None:

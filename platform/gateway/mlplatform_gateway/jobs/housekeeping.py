@@ -12,6 +12,7 @@ from mlplatform.errors import AccessError, UnreachableError
 from mlplatform_gateway.jobs.containment import JobErrors
 from mlplatform_gateway.jobs.runs import JobRuns
 from mlplatform_gateway.jobs.schema import JobRow
+from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import Outcome, State
 from mlplatform_gateway.jobs.store import JobStore
 from mlplatform_gateway.mlflow.client import close_runs, open_runs
@@ -39,25 +40,15 @@ class Housekeeping:
     """Background work. Each public coroutine is one pass, to be repeated.
 
     Every pass raises UnreachableError while a service that it needs is unavailable.
-
-    Args:
-        tracking: client of MLflow; None without MLflow.
     """
 
-    def __init__(
-        self,
-        store: JobStore,
-        head: RayHead,
-        tracking: AsyncMlflowRest | None,
-        errors: JobErrors,
-        leftovers: LeftoverActors,
-    ) -> None:
-        self._store = store
-        self._head = head
-        self._tracking = tracking
-        self._runs = JobRuns(store.engine)
-        self._errors = errors
-        self._leftovers = leftovers
+    def __init__(self, services: Services) -> None:
+        self._store = services.store
+        self._head = services.head
+        self._tracking = services.tracking
+        self._runs = JobRuns(services.store.engine)
+        self._errors = services.errors
+        self._leftovers = LeftoverActors(services.head, services.driver_labels)
         self._some_ended = asyncio.Event()
 
     @property

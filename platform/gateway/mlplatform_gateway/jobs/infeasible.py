@@ -11,6 +11,7 @@ from mlplatform.capacity.resources import Node, Resources, WorkerGroup
 from mlplatform.errors import CapacityError
 from mlplatform_gateway.jobs.containment import JobErrors
 from mlplatform_gateway.jobs.schema import JobRow
+from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.jobs.store import RUNNING_MESSAGE, JobStore
 from mlplatform_gateway.logs.store import JobLogs
@@ -24,28 +25,28 @@ _WAITS = "The job runs, and waits for a node that can run its workers. "
 class InfeasibleRequests:
     """Reporter of infeasible requests, in the message and the log of their job."""
 
-    def __init__(self, store: JobStore, head: RayHead, logs: JobLogs, errors: JobErrors) -> None:
-        self._store = store
-        self._head = head
-        self._logs = logs
-        self._errors = errors
+    def __init__(self, services: Services) -> None:
+        self._store = services.store
+        self._head = services.head
+        self._logs = services.logs
+        self._errors = services.errors
+        self._cluster = services.cluster
         self._found: dict[str, str] = {}
 
-    async def look(self, some_open: asyncio.Event, cluster: Callable[[], Awaitable[ClusterSnapshot]]) -> None:
+    async def look(self, some_open: asyncio.Event) -> None:
         """Wait for open jobs and ten seconds more, then check once, to be repeated.
 
         Requests are reported that two checks in a row find, because joining nodes are not listed all at once.
 
         Args:
             some_open: set while jobs are open.
-            cluster: returns the nodes that are alive or were seen recently.
 
         Raises:
             UnreachableError: Ray's head or the database is unavailable.
         """
         await some_open.wait()
         await asyncio.sleep(_PAUSE_SECONDS)
-        nodes = (await cluster()).nodes
+        nodes = (await self._cluster.look()).nodes
         running = [job for job in await self._store.open_jobs() if job.state == State.RUNNING]
         before, self._found = self._found, await self._find(running, nodes) if running else {}
         for job in running:

@@ -11,35 +11,26 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from mlplatform.capacity.resources import Node
-from mlplatform.client.mlflow_rest import AsyncMlflowRest
 from mlplatform.errors import UnreachableError
 from mlplatform.text.throttle import ThrottledWarning
 from mlplatform_gateway.errors import PackageError, RefusedError
 from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
 from mlplatform_gateway.jobs.bursts import Bursts
-from mlplatform_gateway.jobs.containment import JobErrors
 from mlplatform_gateway.jobs.ending import Finisher
 from mlplatform_gateway.jobs.hanging import HangingStarts
 from mlplatform_gateway.jobs.housekeeping import Housekeeping
 from mlplatform_gateway.jobs.infeasible import InfeasibleRequests
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
-from mlplatform_gateway.jobs.starting import Starter
+from mlplatform_gateway.jobs.services import Services
+from mlplatform_gateway.jobs.starting import Limits, Starter
 from mlplatform_gateway.jobs.states import State, judge
-from mlplatform_gateway.jobs.store import JobStore
 from mlplatform_gateway.jobs.watcher import Watcher
-from mlplatform_gateway.logs.store import JobLogs
-from mlplatform_gateway.monitoring.outages import HEAD, Outages
-from mlplatform_gateway.packages.store import Packages
-from mlplatform_gateway.queue.planner.queue import Rules
-from mlplatform_gateway.ray.head import ClusterSnapshot, RayHead
-from mlplatform_gateway.ray.leftovers import LeftoverActors
+from mlplatform_gateway.monitoring.outages import HEAD
+from mlplatform_gateway.ray.head import ClusterSnapshot
 from mlplatform_gateway.ray.utilisation import UtilisationSource
-from mlplatform_gateway.usage.gpus import GpuWatch
 
 _STEP_SECONDS, _LONGEST_STEP_SECONDS = 0.2, 0.5
 """Pauses between steps, which take 15 ms with 10 jobs on two nodes."""
@@ -51,22 +42,10 @@ _RETRY_SECONDS = 0.5
 
 _IDLE_SECONDS = 10.0
 
-_FRESH_SECONDS = 2.0
-"""Maximum age of Ray's listing when a person waits for the answer."""
-
-_LONGEST_LISTING_SECONDS = 60.0
-"""Longer than the timeouts of the requests to Ray."""
-
 _FORGOTTEN_SECONDS = 15.0
 """A starting head lists no jobs until it has loaded its state."""
 
 _STOP_AGAIN_SECONDS = 5.0
-
-_REMEMBERED_SECONDS = 600.0
-"""Time for which new jobs are compared with the nodes that Ray has listed last, while it lists none."""
-
-LISTING_SECONDS = 3.0
-"""Time for which pages and lists wait for Ray: a head that hangs does not hold up the rest of them."""
 
 _log = logging.getLogger(__name__)
 
@@ -75,53 +54,31 @@ class Reconciler:
     """Control loop, one per platform; `run` never returns.
 
     Args:
-        starts: jobs that may start at the same time.
-        driver_labels: labels of the nodes that run entry points.
-        tracking: client of MLflow; None without MLflow.
+        services: what it reads and changes.
         use: source of what the nodes' agents measure.
         tokens: tokens of attempts.
-        start_seconds: time in which Ray must start an attempt.
-        rules: durations of the queue.
+        limits: numbers and durations.
     """
 
-    def __init__(
-        self,
-        starts: int,
-        driver_labels: Mapping[str, str],
-        store: JobStore,
-        head: RayHead,
-        logs: JobLogs,
-        packages: Packages,
-        outages: Outages,
-        tracking: AsyncMlflowRest | None,
-        use: UtilisationSource,
-        tokens: AttemptTokens,
-        start_seconds: float = 1200,
-        rules: Rules = Rules(),  # noqa: B008 - immutable
-    ) -> None:
-        self.driver_labels = driver_labels
-        self._store = store
-        self._head = head
-        self._outages = outages
-        self._errors = JobErrors()
+    def __init__(self, services: Services, use: UtilisationSource, tokens: AttemptTokens, limits: Limits) -> None:
+        self._services = services
+        self._store = services.store
+        self._head = services.head
+        self._errors = services.errors
         self._warn = ThrottledWarning(_log)
-        leftovers = LeftoverActors(head, driver_labels)
-        self._housekeeping = Housekeeping(store, head, tracking, self._errors, leftovers)
-        self.starter = Starter(starts, driver_labels, store, head, logs, packages, outages, self._errors, rules, tokens)
-        self._finisher = Finisher(store, head, logs, outages, self._housekeeping.notice_end)
-        self._infeasible = InfeasibleRequests(store, head, logs, self._errors)
-        gpus = GpuWatch(store, logs, rules.grace_s)
-        self._watcher = Watcher(store, logs, self.starter.queue, use, gpus, self._errors)
+        self._housekeeping = Housekeeping(services)
+        self.starter = Starter(services, tokens, limits)
+        self._finisher = Finisher(services, self._housekeeping.notice_end)
+        self._infeasible = InfeasibleRequests(services)
+        self._watcher = Watcher(services, self.starter.queue, use, limits.rules.grace_s)
         self.bursts = Bursts()
         self._wake, self._some_open = asyncio.Event(), asyncio.Event()
-        self._cluster: ClusterSnapshot | None = None
-        self._looked = float("-inf")
         self._head_was_down = True
         self._busy: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._ending: set[str] = set()
         self._missing: dict[str, float] = {}
         self._stopped: dict[str, float] = {}
-        self._hanging = HangingStarts(start_seconds)
+        self._hanging = HangingStarts(limits.start_s)
         self._open: set[str] = set()
 
     def wake(self) -> None:
@@ -134,30 +91,8 @@ class Reconciler:
             for step in (self._step_and_wait, *self._housekeeping.passes):
                 group.create_task(self._forever(step))
             for look in (self._infeasible.look, self._watcher.look):
-                group.create_task(self._forever(partial(look, self._some_open, self.look)))
-            group.create_task(self._outages.watch(self._some_open))
-
-    async def look(self, within_s: float = _LONGEST_LISTING_SECONDS) -> ClusterSnapshot:
-        """Return Ray's listing of jobs and nodes, at most two seconds old.
-
-        Raises:
-            UnreachableError: Ray's head is unavailable, or has not listed them within that time.
-        """
-        if self._cluster and time.monotonic() - self._looked <= _FRESH_SECONDS:
-            return self._cluster
-        try:
-            async with asyncio.timeout(within_s):
-                return await self._look()
-        except TimeoutError as error:
-            raise UnreachableError(f"Ray's head has not listed its nodes within {within_s:g} s.") from error
-
-    async def nodes(self) -> Sequence[Node]:
-        """Return the nodes; while Ray is down, those of the last listing as lost ones, on which nothing is free."""
-        try:
-            return (await self.look()).nodes
-        except UnreachableError:
-            recent = time.monotonic() - self._looked < _REMEMBERED_SECONDS
-            return [replace(node, alive=False) for node in self._cluster.nodes] if self._cluster and recent else []
+                group.create_task(self._forever(partial(look, self._some_open)))
+            group.create_task(self._services.outages.watch(self._some_open))
 
     async def stop(self, job: JobRow) -> None:
         """Stop the attempt of a job whose stop was requested; repeated in each step until the attempt has ended.
@@ -207,9 +142,9 @@ class Reconciler:
         (self._some_open.set if jobs else self._some_open.clear)()
         await self._release_ended({job.id for job in jobs})
         try:
-            cluster = await self._look()
+            cluster = await self._services.cluster.refresh()
         except UnreachableError:
-            self._outages.note(HEAD)
+            self._services.outages.note(HEAD)
             self._head_was_down = True
             return bool(jobs)
         if self._head_was_down:
@@ -233,10 +168,6 @@ class Reconciler:
             await self._finisher.close_log(job_id)
         if gone:
             self._housekeeping.notice_end()
-
-    async def _look(self) -> ClusterSnapshot:
-        self._cluster, self._looked = await self._head.look(), time.monotonic()
-        return self._cluster
 
     async def _watch(self, job: JobRow, attempt: AttemptRow, cluster: ClusterSnapshot) -> None:
         if (job.id, attempt.number) in self._busy:

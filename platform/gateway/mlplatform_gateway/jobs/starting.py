@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio.to_thread
@@ -17,6 +18,7 @@ from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
 from mlplatform_gateway.jobs.containment import JobErrors
 from mlplatform_gateway.jobs.notices import Notices
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
+from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.jobs.store import JobStore, now
 from mlplatform_gateway.logs.store import JobLogs
@@ -35,6 +37,21 @@ _PLACE_SECONDS = 120.0
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Numbers and durations of starts.
+
+    Attributes:
+        starts: jobs that may start at the same time; each start takes seconds of CPU time.
+        start_s: time in which Ray must start an attempt.
+        rules: durations of the queue.
+    """
+
+    starts: int = 4
+    start_s: float = 1200.0
+    rules: Rules = field(default_factory=Rules)
+
+
 class Starter:
     """Start of attempts of waiting jobs.
 
@@ -44,37 +61,23 @@ class Starter:
         departures: jobs that were asked to leave.
 
     Args:
-        starts: jobs that may start at the same time; each start takes seconds of CPU time.
-        driver_labels: labels of the nodes that run entry points.
-        rules: durations of the queue.
         tokens: tokens of attempts.
+        limits: numbers and durations.
     """
 
-    def __init__(
-        self,
-        starts: int,
-        driver_labels: Mapping[str, str],
-        store: JobStore,
-        head: RayHead,
-        logs: JobLogs,
-        packages: Packages,
-        outages: Outages,
-        errors: JobErrors,
-        rules: Rules,
-        tokens: AttemptTokens,
-    ) -> None:
-        self._starts = starts
-        self._driver_labels = driver_labels
-        self._store = store
-        self._head = head
-        self._packages = packages
-        self._outages = outages
-        self._errors = errors
-        self.queue = Queue(driver_labels, store.engine, errors, rules)
-        self._rules = rules
+    def __init__(self, services: Services, tokens: AttemptTokens, limits: Limits) -> None:
+        self._starts = limits.starts
+        self._driver_labels = services.driver_labels
+        self._store = services.store
+        self._head = services.head
+        self._packages = services.packages
+        self._outages = services.outages
+        self._errors = services.errors
+        self._rules = limits.rules
+        self.queue = Queue(services.driver_labels, services.store.engine, services.errors, limits.rules)
         self._tokens = tokens
-        self._notices = Notices(store.engine)
-        self.departures = Departures(store.engine, head, logs, errors, outages)
+        self._notices = Notices(services.store.engine)
+        self.departures = Departures(services)
         self.view: View | None = None
         self._warn = ThrottledWarning(_log)
 

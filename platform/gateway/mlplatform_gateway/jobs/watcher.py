@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from mlplatform.capacity.resources import Node, format_amount
 from mlplatform_gateway.jobs.containment import JobErrors, unless_log_unavailable
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
+from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.jobs.store import JobStore, now
 from mlplatform_gateway.jobs.submission import requested
@@ -37,23 +38,22 @@ class Watcher:
     Args:
         queue: gets what attempts hold.
         use: source of what the nodes' agents measure.
-        gpus: looks at each job's GPUs.
+        excess_s: time after a warning at which a job that still uses too much of a GPU's memory is ended.
     """
 
-    def __init__(
-        self, store: JobStore, logs: JobLogs, queue: Queue, use: UtilisationSource, gpus: GpuWatch, errors: JobErrors
-    ) -> None:
-        self._store = store
-        self._samples = Samples(store.engine)
-        self._logs = logs
+    def __init__(self, services: Services, queue: Queue, use: UtilisationSource, excess_s: float) -> None:
+        self._store = services.store
+        self._samples = Samples(services.store.engine)
+        self._logs = services.logs
+        self._cluster = services.cluster
         self._queue = queue
         self._use = use
-        self._gpus = gpus
-        self._errors = errors
+        self._gpus = GpuWatch(services.store, services.logs, excess_s)
+        self._errors = services.errors
         self._told: set[str] = set()
         """Attempts by their ids at Ray; few hold GPUs that they have not requested."""
 
-    async def look(self, some_open: asyncio.Event, cluster: Callable[[], Awaitable[ClusterSnapshot]]) -> None:
+    async def look(self, some_open: asyncio.Event) -> None:
         """Wait for open jobs and some seconds more, then measure once, to be repeated.
 
         Args:

@@ -26,18 +26,14 @@ _AGAIN_SECONDS = 5.0
 
 class Departures:
     """Execution of the planner's preemptions.
-
-    Args:
-        engine: the gateway's database.
-        outages: of the services that jobs need to save their state.
     """
 
-    def __init__(self, engine: Engine, head: RayHead, logs: JobLogs, errors: JobErrors, outages: Outages) -> None:
-        self._notices = Notices(engine)
-        self._head = head
-        self._logs = logs
-        self._errors = errors
-        self._outages = outages
+    def __init__(self, services: Services) -> None:
+        self._notices = Notices(services.store.engine)
+        self._head = services.head
+        self._logs = services.logs
+        self._errors = services.errors
+        self._outages = services.outages
         self._told: dict[str, float] = {}
         """Times by the attempt's id at Ray; kept until the process ends, as few attempts are asked to leave."""
 
