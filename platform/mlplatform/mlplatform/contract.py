@@ -79,6 +79,9 @@ def unpack(packed: str) -> str:
     return zlib.decompress(base64.b64decode(packed)).decode(errors="replace")
 
 
+STARTED_WARM, STARTED_COLD = "mlplatform: the program started warm", "mlplatform: the program started cold: "
+"""Line of a job's log, and the beginning of one: how `mlplatform_warm` started a program of its entry point."""
+
 TAG_END_REASON = "mlplatform.end_reason"
 """Reason why a run was ended from outside; a run that ended by itself has none."""
 

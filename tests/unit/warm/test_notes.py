@@ -12,6 +12,7 @@ from typing import IO, Any
 import pytest
 from warm import SHIM
 
+from mlplatform import contract
 from mlplatform.compat import ray_setup_worker
 from mlplatform_warm import client, notes
 
@@ -32,6 +33,10 @@ def test_line_names_job_attempt_role_and_reason(template: str, role: str, tmp_pa
     warm, cold = lines(log)
     assert (warm["job"], warm["attempt"], warm["role"], warm["cold"]) == ("mine", "2", role, None)
     assert (cold["job"], cold["attempt"], cold["role"], cold["cold"]) == (None, None, role, "HF_HOME differs")
+
+
+def test_gateway_knows_the_lines_of_jobs_logs() -> None:
+    assert (contract.STARTED_WARM, contract.STARTED_COLD) == (notes.WARM, notes.COLD)
 
 
 def test_line_is_valid_and_bounded(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
+from mlplatform.contract import STARTED_COLD, STARTED_WARM
 from mlplatform_gateway.logs.lines import LogName, LogSource, log_name, split
-from mlplatform_warm import notes
 
 GENERATIONS = 8
 """Rotated files of one name whose offsets are remembered; Ray keeps 5 at most (RAY_ROTATION_BACKUP_COUNT)."""
@@ -240,8 +240,8 @@ class JobLog:
         self._version += 1
         if line is not None:
             self.append(line)
-            if file.source.name.ray_id and line.startswith((notes.WARM, notes.COLD)):
-                self._starts[line == notes.WARM] += 1
+            if file.source.name.ray_id and line.startswith((STARTED_WARM, STARTED_COLD)):
+                self._starts[line == STARTED_WARM] += 1
             # Here rather than after the request: the offsets in a chunk's header must match its text.
             if self.size >= self._chunk_bytes:
                 self._seal()
