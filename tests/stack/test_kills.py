@@ -19,7 +19,7 @@ TRAININGS = 3
 STEPS = 300
 CONTAINER = "container"
 PROCESSES = {
-    "template": "python -m mlplatform[.]warm /tmp/warm",
+    "template": "python -m mlplatform_war[m] /tmp/warm",
     "client": "ray_setup_worker[.]py|python -IS /tmp/warm/bin/python",
     "worker": "^ray::RayTrainWorker",
     "supervisor": "^ray::(JobSupervisor|_job_supervisor)",

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 from harness import job_client
 
-from mlplatform.compat import ray_commands, ray_core, ray_jobs, ray_runtime_env_agent, ray_setup_worker
+from mlplatform.compat import ray_actors, ray_commands, ray_core, ray_jobs, ray_runtime_env_agent, ray_setup_worker
 from mlplatform.storage import checkpoint_layout as layout
-from mlplatform_gateway.compat import ray_actors
 from mlplatform_gateway.jobs import attempt_tokens
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from mlplatform.capacity import nodes as capacity
@@ -13,8 +13,8 @@ from mlplatform.capacity.resources import Request
 from mlplatform.errors import UnreachableError
 from mlplatform_gateway.database.engine import Store, transaction
 from mlplatform_gateway.errors import QueueFullError
-from mlplatform_gateway.jobs.loop import Reconciler
 from mlplatform_gateway.jobs.schema import JobRow
+from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.jobs.submission import request_of
 from mlplatform_gateway.monitoring.disks import Disks
@@ -24,9 +24,10 @@ from mlplatform_gateway.people.schema import TeamRow
 class Admission(Store):
     """Checks of disks, of the upper limits of waiting jobs, and of the nodes."""
 
-    def __init__(self, engine: Engine, reconciler: Reconciler, disks: Disks) -> None:
-        super().__init__(engine)
-        self._reconciler = reconciler
+    def __init__(self, services: Services, disks: Disks) -> None:
+        super().__init__(services.store.engine)
+        self._cluster = services.cluster
+        self._driver_labels = services.driver_labels
         self._disks = disks
 
     async def check(self, job: JobRow) -> None:
@@ -54,15 +55,15 @@ class Admission(Store):
             CapacityError: it can never run on the nodes that run entry points.
             UnreachableError: no node is known.
         """
-        nodes = await self._reconciler.nodes()
+        nodes = await self._cluster.nodes()
         if not nodes:
             raise UnreachableError("The gateway has not seen a node of Ray yet; try again when Ray has started.")
-        labels = {**request.labels, **self._reconciler.driver_labels}
+        labels = {**request.labels, **self._driver_labels}
         return capacity.check(nodes, request.entrypoint, request.workers, labels)
 
     def _is_specific(self, request: Request) -> bool:
         """Return whether a job requests anything; if not, Ray need not list its nodes, which takes 50 ms."""
-        labels = request.labels.items() - self._reconciler.driver_labels.items()
+        labels = request.labels.items() - self._driver_labels.items()
         return bool(request.workers or request.entrypoint.amounts() or labels)
 
     @transaction

@@ -25,15 +25,16 @@ from mlplatform_gateway.http.request_body import JsonBody
 from mlplatform_gateway.jobs.admission import Admission
 from mlplatform_gateway.jobs.details import public_reason
 from mlplatform_gateway.jobs.listing import JobList
-from mlplatform_gateway.jobs.loop import LISTING_SECONDS, Reconciler
+from mlplatform_gateway.jobs.loop import Reconciler
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
+from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.jobs.store import JobStore
 from mlplatform_gateway.jobs.submission import Submission
 from mlplatform_gateway.jobs.views import assign, details_for, listed_for, of_ray_for
-from mlplatform_gateway.logs.store import JobLogs
 from mlplatform_gateway.people.rights import Verb, may
 from mlplatform_gateway.people.store import People
+from mlplatform_gateway.ray.cluster import LISTING_SECONDS, Cluster
 from mlplatform_gateway.ray.head import RayHead
 
 BODY_BYTES = 768 << 10
@@ -60,9 +61,10 @@ class Passed(Response):
         await self._app(scope, receive, send)
 
 
-def routes(store: JobStore, reconciler: Reconciler, admission: Admission, proxy: ASGIApp) -> APIRouter:
+def routes(services: Services, reconciler: Reconciler, admission: Admission, proxy: ASGIApp) -> APIRouter:
     """Return the routes that submit, list and show jobs; requests for other jobs go to the Ray head."""
-    router, jobs, people = APIRouter(), JobList(store.engine), People(store.engine)
+    router, store = APIRouter(), services.store
+    jobs, people = JobList(store.engine), People(store.engine)
 
     @router.post("/api/jobs/", dependencies=[USERS], responses=errors(409, 422, 429, 507))
     async def submit(request: Request, sent: _Submission) -> api.Submitted:
@@ -78,7 +80,7 @@ def routes(store: JobStore, reconciler: Reconciler, admission: Admission, proxy:
     @router.get("/api/jobs/", response_model=list[api.Job])
     async def list_jobs(request: Request, principal: User) -> Response:
         """All jobs in the order of submission, then the drivers that connected to Ray directly."""
-        texts, others = await asyncio.gather(listed_for(request, jobs), _others(reconciler))
+        texts, others = await asyncio.gather(listed_for(request, jobs), _others(services.cluster))
         texts += [json.dumps(of_ray_for(principal, job)).encode() for job in others]
         return Response(b"[" + b",".join(texts) + b"]", media_type="application/json")
 
@@ -103,9 +105,9 @@ def routes(store: JobStore, reconciler: Reconciler, admission: Admission, proxy:
     return router
 
 
-def end_routes(store: JobStore, reconciler: Reconciler, logs: JobLogs, head: RayHead, proxy: ASGIApp) -> APIRouter:
+def end_routes(services: Services, reconciler: Reconciler, proxy: ASGIApp) -> APIRouter:
     """Return the routes that stop and delete jobs; requests for other jobs go to the Ray head."""
-    router = APIRouter()
+    router, store, logs = APIRouter(), services.store, services.logs
 
     @router.post("/api/jobs/{job_id}/stop", response_model=api.Stopped, responses=errors(404))
     async def stop_job(request: Request, job: _Stopped) -> api.Stopped | Response:
@@ -128,7 +130,7 @@ def end_routes(store: JobStore, reconciler: Reconciler, logs: JobLogs, head: Ray
             await anyio.to_thread.run_sync(remove, job.id)
         deleted = await store.delete(job.id, actor_of(request.scope))
         logs.forget(job.id)
-        await _delete_in_ray(head, deleted)
+        await _delete_in_ray(services.head, deleted)
         return {"deleted": True}
 
     return router
@@ -176,15 +178,15 @@ async def _delete_in_ray(head: RayHead, job: JobRow) -> None:
                 await head.delete(attempt.ray_submission_id)
 
 
-async def _others(reconciler: Reconciler) -> list[dict[str, Any]]:
+async def _others(cluster: Cluster) -> list[dict[str, Any]]:
     """Return the jobs that bypassed the gateway: submitted to Ray directly, or drivers that connected to it."""
     try:
-        cluster = await reconciler.look(LISTING_SECONDS)
+        listed = await cluster.look(LISTING_SECONDS)
     except UnreachableError:
         return []
     return [
-        *(job for ray_submission_id, job in cluster.jobs.items() if not ATTEMPT_ID.search(ray_submission_id)),
-        *cluster.drivers,
+        *(job for ray_submission_id, job in listed.jobs.items() if not ATTEMPT_ID.search(ray_submission_id)),
+        *listed.drivers,
     ]
 
 

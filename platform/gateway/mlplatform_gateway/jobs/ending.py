@@ -20,10 +20,7 @@ from mlplatform_gateway.jobs.notices import leaving_of
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import Outcome, Verdict, after_notice, judge
-from mlplatform_gateway.jobs.store import JobStore, now
-from mlplatform_gateway.logs.store import JobLogs
-from mlplatform_gateway.monitoring.outages import Outages
-from mlplatform_gateway.ray.head import RayHead
+from mlplatform_gateway.jobs.store import now
 
 _SETTLE_SECONDS = 10.0
 

@@ -7,16 +7,12 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import Literal
 
-from mlplatform.client.mlflow_rest import AsyncMlflowRest
 from mlplatform.errors import AccessError, UnreachableError
-from mlplatform_gateway.jobs.containment import JobErrors
 from mlplatform_gateway.jobs.runs import JobRuns
 from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import Outcome, State
-from mlplatform_gateway.jobs.store import JobStore
 from mlplatform_gateway.mlflow.client import close_runs, open_runs
-from mlplatform_gateway.ray.head import RayHead
 from mlplatform_gateway.ray.leftovers import LeftoverActors
 
 _CLOSE_AGAIN_SECONDS = 5.0

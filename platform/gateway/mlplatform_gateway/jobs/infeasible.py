@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from mlplatform.capacity import nodes as capacity
 from mlplatform.capacity.resources import Node, Resources, WorkerGroup
 from mlplatform.errors import CapacityError
-from mlplatform_gateway.jobs.containment import JobErrors
 from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import State
-from mlplatform_gateway.jobs.store import RUNNING_MESSAGE, JobStore
-from mlplatform_gateway.logs.store import JobLogs
-from mlplatform_gateway.ray.head import ClusterSnapshot, RayHead
+from mlplatform_gateway.jobs.store import RUNNING_MESSAGE
 
 _PAUSE_SECONDS = 10.0
 

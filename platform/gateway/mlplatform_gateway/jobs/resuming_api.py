@@ -19,9 +19,8 @@ from mlplatform_gateway.jobs.ending import has_checkpoint
 from mlplatform_gateway.jobs.loop import Reconciler
 from mlplatform_gateway.jobs.resuming import Resumption, check_resumable
 from mlplatform_gateway.jobs.schema import JobRow
-from mlplatform_gateway.jobs.store import JobStore
+from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.views import check_team
-from mlplatform_gateway.logs.store import JobLogs
 from mlplatform_gateway.packages.store import Packages, package_names
 from mlplatform_gateway.people.rights import Verb
 
@@ -29,11 +28,9 @@ _Ended = Annotated[JobRow, of_job(Verb.RESUME)]
 _Changes = Annotated[Changes, Depends(JsonBody(Changes, 4 << 10, empty=b"{}"))]
 
 
-def routes(
-    store: JobStore, reconciler: Reconciler, logs: JobLogs, packages: Packages, admission: Admission
-) -> APIRouter:
+def routes(services: Services, reconciler: Reconciler, admission: Admission) -> APIRouter:
     """Return the route `POST /platform/jobs/{job_id}/resume`."""
-    router, resumption = APIRouter(), Resumption(store.engine)
+    router, resumption = APIRouter(), Resumption(services.store.engine)
 
     @router.post("/platform/jobs/{job_id}/resume", responses=errors(404, 409, 422, 429, 507))
     async def resume(request: Request, job: _Ended, changes: _Changes) -> Resumed:
@@ -46,12 +43,12 @@ def routes(
         check_team(principal, job)
         check_resumable(job)
         await admission.check(job)
-        await _check_packages(packages, job)
+        await _check_packages(services.packages, job)
         # The runs of the ended job are closed first, else the run of the resumed one would be.
         await reconciler.settle(job)
         message = await _message(job, principal.person)
         resumed = await resumption.resume(job.id, message, actor_of(request.scope), changes.limit)
-        await unless_log_unavailable(logs.reopen(job.id, message))
+        await unless_log_unavailable(services.logs.reopen(job.id, message))
         reconciler.wake()
         return Resumed(submission_id=resumed.id, limit_s=resumed.limit_s, message=message)
 

@@ -1,4 +1,4 @@
-"""What the steps of jobs read and change."""
+"""The services that the steps of jobs read and change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mlplatform_gateway.ray.head import RayHead
 
 @dataclass(frozen=True)
 class Services:
-    """What the steps of jobs read and change.
+    """The store of jobs, Ray's head, logs, packages and MLflow, as one value.
 
     Attributes:
         tracking: client of MLflow; None without MLflow.

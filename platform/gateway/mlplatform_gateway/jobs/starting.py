@@ -15,21 +15,19 @@ from mlplatform.storage import fence
 from mlplatform.text.throttle import ThrottledWarning
 from mlplatform_gateway.errors import RefusedError
 from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
-from mlplatform_gateway.jobs.containment import JobErrors
 from mlplatform_gateway.jobs.notices import Notices
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import State
-from mlplatform_gateway.jobs.store import JobStore, now
-from mlplatform_gateway.logs.store import JobLogs
-from mlplatform_gateway.monitoring.outages import LOOK_BACK_SECONDS, Outages
-from mlplatform_gateway.packages.store import Packages, package_names
+from mlplatform_gateway.jobs.store import now
+from mlplatform_gateway.monitoring.outages import LOOK_BACK_SECONDS
+from mlplatform_gateway.packages.store import package_names
 from mlplatform_gateway.queue.leaving import Departures
 from mlplatform_gateway.queue.leaving import variables as variables_of_leaving
 from mlplatform_gateway.queue.planner.plan import first_pass, plan
 from mlplatform_gateway.queue.planner.queue import Action, Explain, Rules, Start, View
 from mlplatform_gateway.queue.queueing import Queue
-from mlplatform_gateway.ray.head import ClusterSnapshot, RayHead
+from mlplatform_gateway.ray.head import ClusterSnapshot
 
 _PLACE_SECONDS = 120.0
 """Time for which a start holds its place; one that takes longer waits or hangs, and must not block the others."""

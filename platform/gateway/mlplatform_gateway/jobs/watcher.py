@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from mlplatform.capacity.resources import Node, format_amount
-from mlplatform_gateway.jobs.containment import JobErrors, unless_log_unavailable
+from mlplatform_gateway.jobs.containment import unless_log_unavailable
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import State
-from mlplatform_gateway.jobs.store import JobStore, now
+from mlplatform_gateway.jobs.store import now
 from mlplatform_gateway.jobs.submission import requested
-from mlplatform_gateway.logs.store import JobLogs
 from mlplatform_gateway.queue.placements import amount_in
 from mlplatform_gateway.queue.planner.preemption import is_overtime
 from mlplatform_gateway.queue.planner.queue import Placement, RunningJob, Team
 from mlplatform_gateway.queue.planner.shares import EPSILON, Shares
 from mlplatform_gateway.queue.queueing import Queue
-from mlplatform_gateway.ray.head import ClusterSnapshot
 from mlplatform_gateway.ray.utilisation import Utilisation, UtilisationSource
 from mlplatform_gateway.usage.gpus import GpuWatch, computing_for, held_by
 from mlplatform_gateway.usage.ledger import Sample, Samples
@@ -58,14 +56,13 @@ class Watcher:
 
         Args:
             some_open: set while jobs are open.
-            cluster: returns the nodes and jobs as Ray lists them.
 
         Raises:
             UnreachableError: Ray's head or the database is unavailable.
         """
         await some_open.wait()
         await asyncio.sleep(PAUSE_SECONDS)
-        snapshot = await cluster()
+        snapshot = await self._cluster.look()
         use = await self._use.of(snapshot)
         rows = await self._store.open_jobs()
         active = [(job, attempt) for job in rows if (attempt := job.open_attempt)]

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from mlplatform.errors import UnreachableError
-from mlplatform_gateway.jobs.loop import LISTING_SECONDS, Reconciler
 from mlplatform_gateway.jobs.overview import SHOWN, JobOverview, ShownJobs
 from mlplatform_gateway.jobs.store import now
 from mlplatform_gateway.monitoring.disks import Disks
 from mlplatform_gateway.monitoring.outages import Outages
 from mlplatform_gateway.queue.api import Explained, Explanations, requests
 from mlplatform_gateway.queue.queueing import DEFAULT_TEAM
+from mlplatform_gateway.ray.cluster import LISTING_SECONDS, Cluster
 from mlplatform_gateway.ray.head import RayHead
 from mlplatform_gateway.ray.listings import Holding, holdings_in
 from mlplatform_gateway.ray.utilisation import GpuUse, UtilisationSource
@@ -110,7 +110,7 @@ class FrontPage:
 
     Args:
         jobs: reader of the jobs.
-        reconciler: has Ray's latest listing of nodes.
+        cluster: Ray's latest listing.
         head: Ray's head.
         utilisation: source of the GPUs' load.
         tools: the stack's pages.
@@ -121,7 +121,7 @@ class FrontPage:
     def __init__(
         self,
         jobs: JobOverview,
-        reconciler: Reconciler,
+        cluster: Cluster,
         head: RayHead,
         utilisation: UtilisationSource,
         tools: Sequence[Tool],
@@ -129,7 +129,7 @@ class FrontPage:
         explanations: Explanations,
     ) -> None:
         self._jobs = jobs
-        self._reconciler = reconciler
+        self._cluster = cluster
         self._head = head
         self._utilisation = utilisation
         self._tools = tools
@@ -171,7 +171,7 @@ class FrontPage:
     async def _nodes(self) -> tuple[list[NodeView], str]:
         try:
             async with asyncio.timeout(LISTING_SECONDS):
-                cluster, actors = await asyncio.gather(self._reconciler.look(), self._head.living_actors())
+                cluster, actors = await asyncio.gather(self._cluster.look(), self._head.living_actors())
         except UnreachableError as error:
             return [], str(error)
         except TimeoutError:

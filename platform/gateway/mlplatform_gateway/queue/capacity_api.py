@@ -17,14 +17,14 @@ from mlplatform_gateway.http.access import USERS
 from mlplatform_gateway.http.description import errors
 from mlplatform_gateway.http.request_body import JsonBody
 from mlplatform_gateway.jobs.admission import Admission
-from mlplatform_gateway.jobs.loop import LISTING_SECONDS, Reconciler
+from mlplatform_gateway.ray.cluster import LISTING_SECONDS, Cluster
 from mlplatform_gateway.ray.head import RayHead
 from mlplatform_gateway.ray.listings import users_of
 
 _BODY = Depends(JsonBody(CapacityRequest, 64 << 10, "request fewer kinds of resources"))
 
 
-def routes(admission: Admission, reconciler: Reconciler, head: RayHead) -> APIRouter:
+def routes(admission: Admission, cluster: Cluster, head: RayHead) -> APIRouter:
     """Return the route `POST /platform/capacity`."""
     router = APIRouter()
 
@@ -35,17 +35,17 @@ def routes(admission: Admission, reconciler: Reconciler, head: RayHead) -> APIRo
         asked = Request(Resources(**sent.entrypoint.model_dump()), workers, sent.labels)
         shortage = await admission.shortage(asked)
         if shortage is not None:
-            shortage = await _with_users(shortage, asked, reconciler, head)
+            shortage = await _with_users(shortage, asked, cluster, head)
         return Capacity.model_validate({"shortage": shortage})
 
     return router
 
 
-async def _with_users(shortage: Shortage, asked: Request, reconciler: Reconciler, head: RayHead) -> Shortage:
+async def _with_users(shortage: Shortage, asked: Request, cluster: Cluster, head: RayHead) -> Shortage:
     """Add the jobs that hold some of the requested resources, if the head answers."""
     kinds = {*asked.entrypoint.amounts(), *(asked.workers.amounts() if asked.workers else {})}
     with suppress(UnreachableError, TimeoutError):
         async with asyncio.timeout(LISTING_SECONDS):
-            cluster, actors = await asyncio.gather(reconciler.look(), head.living_actors())
-        return replace(shortage, users=users_of(kinds, actors, cluster.jobs.values()))
+            listed, actors = await asyncio.gather(cluster.look(), head.living_actors())
+        return replace(shortage, users=users_of(kinds, actors, listed.jobs.values()))
     return shortage

@@ -8,25 +8,21 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import anyio.to_thread
-from sqlalchemy import Engine
 
 from mlplatform.errors import PlatformError, UnreachableError
 from mlplatform.storage import notice
-from mlplatform_gateway.jobs.containment import JobErrors, unless_log_unavailable
+from mlplatform_gateway.jobs.containment import unless_log_unavailable
 from mlplatform_gateway.jobs.notices import Notices
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
+from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.store import now
-from mlplatform_gateway.logs.store import JobLogs
-from mlplatform_gateway.monitoring.outages import Outages
 from mlplatform_gateway.queue.planner.queue import Action, Preempt, Release, Reserve
-from mlplatform_gateway.ray.head import RayHead
 
 _AGAIN_SECONDS = 5.0
 
 
 class Departures:
-    """Execution of the planner's preemptions.
-    """
+    """Execution of the planner's preemptions; none while jobs cannot save their state."""
 
     def __init__(self, services: Services) -> None:
         self._notices = Notices(services.store.engine)

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mlplatform.compat import ray_actors
 from mlplatform.errors import UnreachableError
-from mlplatform_gateway.compat import ray_actors
 from mlplatform_gateway.ray.head import ClusterSnapshot, RayHead
 
 PREFIX = "mlplatform-end-actors-"

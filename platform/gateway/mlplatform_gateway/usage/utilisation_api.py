@@ -9,23 +9,23 @@ from fastapi import APIRouter
 
 from mlplatform.api import cluster as api
 from mlplatform_gateway.http.access import User
-from mlplatform_gateway.jobs.loop import LISTING_SECONDS, Reconciler
 from mlplatform_gateway.jobs.overview import JobOverview
 from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.jobs.views import hide_from
+from mlplatform_gateway.ray.cluster import LISTING_SECONDS, Cluster
 from mlplatform_gateway.ray.utilisation import JobUse, Utilisation, UtilisationSource
 
 
-def routes(jobs: JobOverview, reconciler: Reconciler, source: UtilisationSource) -> APIRouter:
+def routes(jobs: JobOverview, cluster: Cluster, source: UtilisationSource) -> APIRouter:
     """Return the route `GET /platform/utilisation`."""
     router = APIRouter()
 
     @router.get("/platform/utilisation", response_model=api.Utilisation)
     async def get(principal: User) -> dict[str, Any]:
         """Use of nodes, GPUs and the running jobs that the front page shows, as Ray measures it every 5 s."""
-        shown, cluster = await asyncio.gather(jobs.read(), reconciler.look(LISTING_SECONDS))
+        shown, listed = await asyncio.gather(jobs.read(), cluster.look(LISTING_SECONDS))
         hide_from(principal, shown)
-        use = await source.of(cluster)
+        use = await source.of(listed)
         measured = {job.job_id: job for job in use.jobs}
         return {
             "nodes": use.nodes,

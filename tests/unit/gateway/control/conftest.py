@@ -16,6 +16,8 @@ from mlplatform_gateway.jobs import ending, infeasible
 from mlplatform_gateway.jobs import loop as control_loop
 from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
 from mlplatform_gateway.jobs.loop import Reconciler
+from mlplatform_gateway.jobs.services import Services
+from mlplatform_gateway.jobs.starting import Limits
 from mlplatform_gateway.jobs.store import JobStore
 from mlplatform_gateway.logs.store import JobLogs
 from mlplatform_gateway.monitoring.outages import Outages
@@ -55,8 +57,9 @@ def idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Rules, use: Any
     made_up: Any = head
     use = use or UtilisationSource(made_up)
     tokens = AttemptTokens(store.engine, ADDRESS)
-    reconciler = Reconciler(4, {}, store, made_up, logs, packages, Outages({}), None, use, tokens, rules=rules)
-    return Gateway(head, store, logs, reconciler)
+    services = Services(store, made_up, logs, packages, Outages({}))
+    reconciler = Reconciler(services, use, tokens, Limits(rules=rules))
+    return Gateway(head, services, reconciler)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from mlplatform_gateway.audit.store import PLATFORM
 from mlplatform_gateway.errors import QueueFullError
 from mlplatform_gateway.jobs.admission import Admission
 from mlplatform_gateway.jobs.schema import JobRow
+from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.store import JobStore
 from mlplatform_gateway.jobs.submission import request_of
 from mlplatform_gateway.people.store import People
@@ -40,8 +41,10 @@ def shortage(nodes: Sequence[Node], asked: Request) -> Shortage | None:
         return nodes
 
     unused: Any = None
-    reconciler: Any = SimpleNamespace(nodes=known, driver_labels=WORKER)
-    return asyncio.run(Admission(unused, reconciler, unused).shortage(asked))
+    services: Any = SimpleNamespace(
+        store=SimpleNamespace(engine=None), cluster=SimpleNamespace(nodes=known), driver_labels=WORKER
+    )
+    return asyncio.run(Admission(services, unused).shortage(asked))
 
 
 def accepted(nodes: Sequence[Node], asked: Request, at_most: int = 100) -> int:
@@ -173,7 +176,7 @@ def limit(store: JobStore, **caps: Any) -> Admission:
     do(People(store.engine).add_team("vision", {"caps": caps}, PLATFORM))
     do(store.add(of("first")))
     unused: Any = None
-    return Admission(store.engine, reconciler=unused, disks=unused)
+    return Admission(Services(store, *[unused] * 4), unused)
 
 
 def test_person_at_the_limit_is_named(store: JobStore) -> None:

@@ -7,12 +7,11 @@ import pytest
 from stored import submitted
 
 from mlplatform_gateway.jobs import housekeeping
-from mlplatform_gateway.jobs.containment import JobErrors
 from mlplatform_gateway.jobs.housekeeping import Housekeeping
 from mlplatform_gateway.jobs.runs import JobRuns
+from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import Outcome, State, Verdict
 from mlplatform_gateway.jobs.store import JobStore
-from mlplatform_gateway.ray.leftovers import LeftoverActors
 
 
 def test_each_final_state_closes_runs() -> None:
@@ -44,7 +43,7 @@ async def test_failing_run_closure_does_not_block_other_jobs(
             await JobRuns(store.engine).report(job_id, 1, run_id, False)
         await store.request_stop(job_id)
         await store.end_attempt(job_id, 1, Verdict(Outcome.STOPPED, "It was stopped."), None, False)
-    keeping = Housekeeping(store, unused, tracking, JobErrors(), LeftoverActors(unused, {}))
+    keeping = Housekeeping(Services(store, *[unused] * 4, tracking))
     closing = asyncio.create_task(keeping.close_runs())
     async with asyncio.timeout(20):
         while len(await store.unclosed()) > 1:

@@ -272,7 +272,6 @@ async def served(app: ASGIApp) -> AsyncIterator[str]:
 
 
 def api(gateway: Gateway) -> ASGIApp:
-    made_up: Any = gateway.head
     proxy = ReverseProxy("http://127.0.0.1:1")
-    ends = jobs.end_routes(gateway.store, gateway.reconciler, gateway.logs, made_up, proxy)
+    ends = jobs.end_routes(gateway.services, gateway.reconciler, proxy)
     return without_log_in(ends, job_logs.routes(gateway.logs, proxy), jobs=gateway.store)

@@ -21,6 +21,7 @@ from mlplatform.client.jobs import Jobs
 from mlplatform.settings.job import Settings
 from mlplatform.storage.objects import FolderStore
 from mlplatform_gateway.jobs import api as jobs
+from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.store import JobStore
 from mlplatform_gateway.logs import job_api as job_logs
 from mlplatform_gateway.logs import writer
@@ -48,7 +49,7 @@ class Platform:
         logs = JobLogs(FolderStore(str(self.objects)), resolve)
         unused: Any = None
         proxy = ReverseProxy("http://127.0.0.1:1")
-        routers = jobs.routes(self.store, unused, unused, proxy), job_logs.routes(logs, proxy)
+        routers = jobs.routes(Services(self.store, *[unused] * 4), unused, unused, proxy), job_logs.routes(logs, proxy)
         app = without_log_in(*routers, jobs=self.store)
         config = uvicorn.Config(app, host="127.0.0.1", port=self._port, log_level="critical", lifespan="off")
         server = uvicorn.Server(config)

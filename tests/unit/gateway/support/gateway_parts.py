@@ -13,6 +13,7 @@ from mlplatform.capacity.resources import Node
 from mlplatform_gateway.audit.store import PLATFORM
 from mlplatform_gateway.jobs.loop import Reconciler
 from mlplatform_gateway.jobs.schema import JobRow
+from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.jobs.store import JobStore
 from mlplatform_gateway.jobs.submission import Submission
@@ -101,9 +102,16 @@ class Gateway:
     """The gateway's parts behind its HTTP API."""
 
     head: StandInHead
-    store: JobStore
-    logs: JobLogs
+    services: Services
     reconciler: Reconciler
+
+    @property
+    def store(self) -> JobStore:
+        return self.services.store
+
+    @property
+    def logs(self) -> JobLogs:
+        return self.services.logs
 
     async def submit(self, person: str | None = None, team: str | None = None, **fields: Any) -> None:
         """Submit the job `mine`, or the one with the given id."""
