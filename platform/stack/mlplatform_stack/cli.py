@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 
 def _with_own_settings(root: Path) -> Path:
-    from mlplatform_stack import generated, shell
+    from mlplatform_stack import env, generated, shell
 
     shell.use_own_settings(root)
+    if (root / ".env").is_file():
+        env.fill(root / ".env")
     generated.write_missing(root.absolute())
     return root
 

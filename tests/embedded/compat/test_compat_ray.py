@@ -152,7 +152,7 @@ def test_submission_metadata_is_merged(monkeypatch: pytest.MonkeyPatch) -> None:
 
     sent: list[Any] = []
     monkeypatch.setattr(JobSubmissionClient, "submit_job", lambda self, **options: sent.append(options))
-    ray_commands.add_job_metadata({"user": "ada", "note": "none"})
+    ray_jobs.add_job_metadata({"user": "ada", "note": "none"})
     client: Any = JobSubmissionClient.__new__(JobSubmissionClient)
     client.submit_job(entrypoint="python a.py", metadata={"note": "mine"})
     client.submit_job(entrypoint="python b.py")

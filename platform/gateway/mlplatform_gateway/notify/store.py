@@ -1,4 +1,4 @@
-"""Messages to the owners of jobs, stored in the transaction of the event; `control.messages` delivers them."""
+"""Messages to the owners of jobs, stored in the transaction of the event; `notify.loop` delivers them."""
 
 from __future__ import annotations
 

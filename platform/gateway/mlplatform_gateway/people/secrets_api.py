@@ -1,4 +1,4 @@
-"""Routes for a person's secrets, whose values only attempts of that person's jobs read (`attempts.py`)."""
+"""Routes for a person's secrets, whose values only attempts of that person's jobs read (`jobs/attempts_api.py`)."""
 
 from __future__ import annotations
 

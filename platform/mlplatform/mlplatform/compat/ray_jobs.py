@@ -14,6 +14,7 @@ from mlplatform.compat.patches import AfterImport, around
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
 HEADERS, OF_ATTEMPT = "RAY_JOB_HEADERS", "MLPLATFORM_ATTEMPT_TOKEN"
@@ -42,6 +43,20 @@ def _ask_head(api: Any) -> None:
 
         address = os.environ.get("RAY_ADDRESS") or address
         return address if address and "://" in address else str(ray_address_to_api_server_url(address))
+
+
+def add_job_metadata(known: Mapping[str, str]) -> None:
+    """Add metadata to each job that this process submits, unless its submitter sets the same keys.
+
+    The hook of `ray job submit` gets neither the client, which does not exist yet, nor, without `--metadata-json`,
+    anything that metadata could be put into (`ray/dashboard/modules/job/cli.py`). So the client's one method for
+    submitting gets a default; the process ends after this submission.
+    """
+    from ray.job_submission import JobSubmissionClient
+
+    @around(JobSubmissionClient, "submit_job")
+    def submit_job(submit: Any, self: Any, *, metadata: dict[str, str] | None = None, **options: Any) -> Any:
+        return submit(self, metadata={**known, **(metadata or {})}, **options)
 
 
 AfterImport({"ray.dashboard.modules.job.sdk": _add_headers, "ray.util.state.api": _ask_head})

@@ -55,7 +55,7 @@ def versions_kept(client: S3Client, buckets: Iterable[str], always: Mapping[str,
     """Keep the former versions of objects; afterwards, buckets keep what they always do.
 
     A bucket may keep them because an earlier backup was killed; nothing else would end that. The lifecycle rule of such
-    a bucket (`services.buckets`) removes what was kept.
+    a bucket (`bootstrap.buckets`) removes what was kept.
 
     Args:
         client: of an account that may set this for the bucket `ray`, and for others that do not always keep versions.

@@ -1,7 +1,7 @@
 """Compose file of the notebooks of people, `make notebook`: one service per person.
 
 Each has its own volumes, token, port on loopback and network. The gateway, MLflow and the object store are connected
-to that network while they run (`notebooks.py`) instead of naming it here, because Compose would restart all three for
+to that network while they run (`verbs.py`) instead of naming it here, because Compose would restart all three for
 each person.
 """
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mlplatform.compat import ray_actors
 from mlplatform_gateway.ray.leftovers import leftover
 
 
@@ -36,3 +37,7 @@ def test_detached_actor_of_ended_job_is_leftover(status: str) -> None:
 )
 def test_other_actors_are_kept(row: dict[str, Any], listed: dict[str, dict[str, Any]]) -> None:
     assert leftover([row], listed) == []
+
+
+def test_program_that_ends_actors_is_on_every_node() -> None:
+    assert ray_actors.__name__.split(".")[0] == "mlplatform", "the Ray image has neither the gateway nor the stack"
