@@ -161,23 +161,8 @@ def driven(stack: Stack) -> dict[str, dict[str, Any]]:
             name: plain(value, tag, ADDRESSES[server]) for name, value in json.loads(printed.splitlines()[-1]).items()
         }
 
-    follow_jobs_already(stack)
     with ThreadPoolExecutor() as pool:
         return dict(zip(ADDRESSES, pool.map(through, ADDRESSES), strict=True))
-
-
-def follow_jobs_already(stack: Stack) -> None:
-    """Let the nodes' agents have had their first request for a log.
-
-    With it, an agent begins to follow every job of the cluster. One that ends with an error at this moment is recorded
-    as JOB_SUPERVISOR_ACTOR_START_FAILURE: Ray reads its state, finds its supervisor gone, and writes this over the
-    state (`_monitor_job_internal` in Ray 2.60.0's `job_manager.py`). So does the head's client beside the gateway's.
-    """
-    given = f"Authorization: Bearer {stack.secret('cluster_token')}"
-    for node in ("ray-head", "ray-worker-0", "ray-worker-1"):
-        address = "http://127.0.0.1:52365/api/job_agent/jobs/none/logs"
-        answer = stack.execute(node, "curl", "--silent", "--header", given, address).stdout
-        assert "does not exist" in answer, (node, answer)
 
 
 def plain(value: Any, tag: str, address: str) -> Any:

@@ -1,4 +1,4 @@
-"""The gateway as the Jobs API of the code of a job; seen in Ray 2.60.0.
+"""The gateway as the Jobs API of the code of a job, and the end of a job as recorded first; seen in Ray 2.60.0.
 
 An attempt has the gateway's address in RAY_API_SERVER_ADDRESS and its own token in RAY_JOB_HEADERS. Ray's command line
 reads both; `JobSubmissionClient` reads the first only. Ray's state API reads the first, too, and asks for what the
@@ -45,6 +45,21 @@ def _ask_head(api: Any) -> None:
         return address if address and "://" in address else str(ray_address_to_api_server_url(address))
 
 
+def _keep_ends(common: Any) -> None:
+    """Let the end of a job stay as it was recorded first.
+
+    With its first request for a log or a stop, a node's agent begins to monitor all open jobs. One that failed within
+    the next second was then recorded as JOB_SUPERVISOR_ACTOR_START_FAILURE, without its exit code, and so restarted:
+    `JobManager._monitor_job_internal` misses its supervisor, and does not look whether the job has ended.
+    """
+
+    @around(common.JobInfoStorageClient, "put_status")
+    async def put_status(put: Any, self: Any, job_id: str, *args: Any, **options: Any) -> None:
+        before = await self.get_status(job_id)
+        if before is None or not before.is_terminal():
+            await put(self, job_id, *args, **options)
+
+
 def add_job_metadata(known: Mapping[str, str]) -> None:
     """Add metadata to each job that this process submits, unless its submitter sets the same keys.
 
@@ -59,4 +74,10 @@ def add_job_metadata(known: Mapping[str, str]) -> None:
         return submit(self, metadata={**known, **(metadata or {})}, **options)
 
 
-AfterImport({"ray.dashboard.modules.job.sdk": _add_headers, "ray.util.state.api": _ask_head})
+AfterImport(
+    {
+        "ray.dashboard.modules.job.sdk": _add_headers,
+        "ray.util.state.api": _ask_head,
+        "ray.dashboard.modules.job.common": _keep_ends,
+    }
+)
