@@ -1,4 +1,4 @@
-"""Rights of role accounts at MLflow, by method and path; tests/embedded/mlflow_server/ has more of them."""
+"""Rights of role accounts at MLflow, by method and path; tests/embedded/gateway/mlflow/ has more of them."""
 
 from __future__ import annotations
 
