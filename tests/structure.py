@@ -45,15 +45,16 @@ class Budget(NamedTuple):
 
 
 BUDGETS = [
-    Budget("lines of mlplatform", 15_410, 12_000),
-    Budget("lines of the gateway", 16_530, 14_000),
-    Budget("lines of the stack", 6_970, 6_500),
-    Budget("lines of warm start", 2_580, 2_400),
-    Budget("lines of tests and their data", 53_540, 50_000),
-    Budget("settings in .env.example", 70, 72),
+    Budget("lines of mlplatform", 15_500, 12_000),
+    Budget("lines of the gateway", 16_600, 14_000),
+    Budget("lines of the stack", 7_050, 6_500),
+    Budget("lines of warm start", 2_600, 2_400),
+    Budget("lines of tests and their data", 53_700, 50_000),
+    Budget("settings in .env.example", 72, 72),
     Budget("files in secrets/", 34, 34),
     Budget("verbs of make", 38, 39),
-    Budget("commands of mlplatform", 63, 66),
+    Budget("commands of mlplatform", 65, 66),
+    Budget("bytes of Markdown", 110_000, 110_000),
 ]
 """To raise a bound is a decision that CHANGELOG.md names."""
 
@@ -215,7 +216,8 @@ def figures(files: Sequence[Path]) -> list[int]:
     settings = re.findall(r"^[A-Z0-9_]+=", (ROOT / ".env.example").read_text(), re.M)
     verbs = re.findall(r"^[a-z-]+:.*## ", (ROOT / "Makefile").read_text(), re.M)
     sizes = [*map(lines, distributions), lines(tests)]
-    return [*sizes, len(settings), len(FILES), len(verbs), commands(get_command(app))]
+    markdown = sum(path.stat().st_size for path in files if path.suffix == ".md")
+    return [*sizes, len(settings), len(FILES), len(verbs), commands(get_command(app)), markdown]
 
 
 def check_budgets(files: Sequence[Path]) -> Iterator[str]:

@@ -43,7 +43,7 @@ def write(root: Path, settings: StackSettings, host: Host, only: str | None = No
         only: half of the stack that is started, so that Prometheus expects nothing of the other.
     """
     contents = root / "compose" / "compose.yaml"
-    # An upgrade that fails returns to a checkout whose version may not have them, and a laptop has no compose files.
+    # A failed upgrade returns to a checkout whose version may lack these files; a laptop has no compose files.
     if not contents.is_file() or FILE.name not in contents.read_text():
         return []
     shipped = declared.services(root, generated=False)
@@ -59,7 +59,7 @@ def write(root: Path, settings: StackSettings, host: Host, only: str | None = No
     changed = [file for file, text in texts.items() if not (root / file).is_file() or (root / file).read_text() != text]
     for file in changed:
         (root / file).parent.mkdir(parents=True, exist_ok=True)
-        # Containers of other users read those in docker/.
+        # Containers run as other users, and read the files in docker/.
         atomic.write(root / file, texts[file], 0o644)
     return [str(file) for file in changed]
 
@@ -135,8 +135,8 @@ def owners_of_volumes(found: Mapping[str, Service]) -> dict[str, str]:
 def scrape_configs(found: Mapping[str, Service], settings: StackSettings, only: str | None) -> list[dict[str, Any]]:
     """Return Prometheus' scrape configurations of the services that a start includes.
 
-    An entry of `metrics` is one of Prometheus, with `job`, by default the service's name, and `port` at the service in
-    the place of a discovery.
+    An entry of `metrics` is one of Prometheus, with `job`, by default the service's name. `port` is the service's port
+    to scrape, in place of a discovery.
     """
     profiles, configs = set(services.profiles_of(settings, only)), []
     for name, service in found.items():
@@ -177,7 +177,7 @@ def _exporters(root: Path, settings: StackSettings) -> dict[str, Service]:
 
 
 def _kind(settings: StackSettings) -> str:
-    """Return what the number of workers in the file was written for."""
+    """Return the accelerator and layout that the number of workers in the file holds for."""
     return f"{settings.accelerator}.{settings.worker_layout}"
 
 

@@ -25,7 +25,7 @@ class Page:
         login: how to log in.
         name: name below `localhost` and DOMAIN; empty for what only programs use.
         port: the port.
-        written: the port as the compose files write it, a variable with its default.
+        written: the port as the compose files write it, a variable.
         inside: the port in the container.
         facts: what the service's `x-mlplatform` has about it.
         profile: profile that starts the service; empty if each start does.
@@ -52,7 +52,7 @@ STORES = ("postgres", STORE)
 NOTEBOOK = "notebook"
 
 PERSONAL_NOTEBOOKS = "personal-notebooks"
-"""Profile of the notebooks of people, which replaces that of the shared one (`notebook_file.py`)."""
+"""Profile of the notebooks of people, which replaces that of the shared one (`notebooks/compose_file.py`)."""
 
 GPU_METRICS = "gpu-metrics"
 """Profile of the exporters of GPU metrics, without which everything else works."""

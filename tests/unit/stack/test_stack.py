@@ -240,9 +240,7 @@ def test_every_setting_is_documented_in_env_example() -> None:
     # Programs of every kind read them, so we do not declare them; a comment explains them.
     assert "HTTP_PROXY, HTTPS_PROXY and NO_PROXY" in text
     passed |= {"NO_PROXY", "no_proxy"}
-    # A port's setting needs no other declaration than that of its service.
-    ports = {page.setting for page in services.pages(CHECKOUT, StackSettings.defaults())}
-    assert in_compose - in_lock - passed - ports <= explained
+    assert in_compose - in_lock - passed <= explained
 
 
 @pytest.mark.parametrize(

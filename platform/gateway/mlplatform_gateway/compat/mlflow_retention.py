@@ -1,4 +1,4 @@
-"""Final removal of what was deleted in MLflow, by its server, as `mlflow gc` of 3.17.2 does with private methods.
+"""Permanent removal, in MLflow's server, of what was deleted there, with the private methods of 3.17.2's `mlflow gc`.
 
 `mlflow gc` looks at no registered models and needs the databases' and the buckets' accounts. Here the server, which has
 them, removes one run or logged model per request, in steps that can be repeated.
@@ -24,8 +24,8 @@ _DAY_MS = 86_400_000
 def add_removals(app: Any) -> None:
     """Let the gateway find and remove what was deleted some days ago, by a route of our own beside MLflow's.
 
-    `mlflow.server.handlers.catch_mlflow_exception`, which makes answers of errors. MLflow's authentication refuses a
-    route that it does not know to everybody but administrators.
+    `mlflow.server.handlers.catch_mlflow_exception` turns exceptions into answers. MLflow's authentication admits only
+    administrators to a route that it does not know.
 
     Args:
         app: MLflow's Flask application.
@@ -54,9 +54,9 @@ def _days(given: Any) -> float:
 
 
 def expired(days: float, after: str = "") -> list[dict[str, Any]]:
-    """Return the runs and logged models that were deleted some days ago, by id from the one after `after` on.
+    """Return up to twenty runs and logged models that were deleted at least `days` ago, by id, after `after`.
 
-    Each entry, of twenty at most, has its id, the number and the bytes of its files, and whether `remove` would remove
+    Each entry has its id, the number and the bytes of its files, and whether `remove` would remove
     it.
     """
     page = [identity for identity in _deleted(days) if identity > after][:_PER_PAGE]

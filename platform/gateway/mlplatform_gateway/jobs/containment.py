@@ -46,7 +46,7 @@ class JobErrors:
 
 
 async def unless_log_unavailable(work: Coroutine[Any, Any, object]) -> None:
-    """Await work on a job's log; if the log's storage fails, log that and continue: jobs do not depend on it."""
+    """Await work on a job's log; a failure of its storage is a warning only, as jobs do not depend on logs."""
     try:
         await work
     except PlatformError as error:
@@ -54,7 +54,7 @@ async def unless_log_unavailable(work: Coroutine[Any, Any, object]) -> None:
 
 
 async def repeat(work: Callable[[], Awaitable[object]], pause: Callable[[], Awaitable[object]], failure: str) -> None:
-    """Do work again and again, with a pause after each time; never return, and log errors.
+    """Repeat work forever, with a pause after each time; log errors.
 
     Args:
         work: what is done.

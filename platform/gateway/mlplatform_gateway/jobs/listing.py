@@ -31,7 +31,7 @@ _OF_ATTEMPTS = (
 _NOT_DELETED = select(JobRow.sequence).where(JobRow.deleted.is_(None))
 
 _NAMED = 500
-"""Jobs that a statement names; beyond that, reading all jobs is faster, and SQLite limits the number of parameters."""
+"""Most jobs that one statement names; beyond that, reading all is faster, and SQLite limits the parameters."""
 
 
 @dataclass
@@ -98,7 +98,7 @@ class JobList(Store):
             select_jobs = select_jobs.where(JobRow.sequence.in_(unknown))
             ids = select(JobRow.id).where(JobRow.sequence.in_(unknown))
             select_attempts = select_attempts.where(AttemptRow.job_id.in_(ids))
-        # In this order: the attempts of a job that is seen ended are then complete.
+        # Jobs first: the attempts of a job that has ended by then are complete.
         jobs = session.execute(select_jobs).all()
         last = {attempt.job_id: attempt for attempt in session.execute(select_attempts)}
         return sequences, [(job, last.get(job.id)) for job in jobs]

@@ -36,7 +36,7 @@ _STEP_SECONDS, _LONGEST_STEP_SECONDS = 0.2, 0.5
 """Pauses between steps, which take 15 ms with 10 jobs on two nodes."""
 
 _PAUSE_PER_STEP = 4
-"""A pause by the duration of the step before it, half a second at most: steps take a fifth of the time."""
+"""Ratio of a pause to the step before it, half a second at most: steps take a fifth of the time."""
 
 _RETRY_SECONDS = 0.5
 
@@ -95,7 +95,7 @@ class Reconciler:
             group.create_task(self._services.outages.watch(self._some_open))
 
     async def stop(self, job: JobRow) -> None:
-        """Stop the attempt of a job whose stop was requested; repeated in each step until the attempt has ended.
+        """Stop the attempt of a job whose stop was requested; repeated every 5 s until the attempt has ended.
 
         Raises:
             UnreachableError: Ray's head is unavailable.
@@ -180,7 +180,7 @@ class Reconciler:
         self._missing.pop(attempt.ray_submission_id, None)
         node = ray["driver_node_id"] if ray else attempt.node_id
         if ray and _has_news(attempt, ray):
-            # Also if Ray lists the attempt as ended: its log is awaited from the node that it ran on.
+            # Also if Ray lists the attempt as ended: its log is read from that node.
             name = cluster.names.get(node or "")
             await self._store.seen(job.id, attempt.number, ray, name)
             attempt.node = name or attempt.node

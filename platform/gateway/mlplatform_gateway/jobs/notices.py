@@ -22,7 +22,7 @@ class Notices(Store):
 
     @transaction
     def preempt(self, session: Session, action: Preempt) -> None:
-        """Record that a job's open attempt is preempted, unless it was before, or the job is to be stopped."""
+        """Record that a job's open attempt is preempted, unless it already is, or the job is to be stopped."""
         if found := _to_ask(session, action.job):
             job, attempt = found
             attempt.leave_by = datetime.fromtimestamp(action.deadline, UTC)
@@ -31,7 +31,7 @@ class Notices(Store):
 
     @transaction
     def end(self, session: Session, job_id: str, grace_s: float, why: str) -> None:
-        """Record that a job's open attempt has to end as failed, unless it leaves anyhow.
+        """Record that a job's open attempt has to end as failed, unless it is leaving already.
 
         Args:
             job_id: the job.

@@ -48,13 +48,13 @@ def in_pieces(job: WaitingJob, shares: Shares) -> Reason:
 
 
 def reserved(job: WaitingJob) -> Reason:
-    """Return for which job room is kept."""
+    """Return the job for which room is kept."""
     whose = f"{job.id} ({job.person}, team {job.team})"
     return Reason(Rule.RESERVED, f"Room is kept for {whose}, which precedes the job.")
 
 
 def yields(job: WaitingJob) -> Reason:
-    """Return until when nobody leaves for a job."""
+    """Return the time until which no job is preempted for this one."""
     until = datetime.fromtimestamp(job.yields_until, UTC)
     return Reason(
         Rule.YIELDS,
@@ -64,7 +64,7 @@ def yields(job: WaitingJob) -> Reason:
 
 
 def waits_for(victims: Sequence[RunningJob]) -> Reason:
-    """Return which jobs leave; none if they have left, but Ray still counts their resources as used."""
+    """Return the jobs that leave; none if they have left, but Ray still counts their resources as used."""
     at_limit = all(victim.notice is not None and not victim.notice.claimant for victim in victims)
     rule = Rule.LIMIT if victims and at_limit else Rule.CLAIM
     if not victims:
