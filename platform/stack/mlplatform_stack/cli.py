@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def _with_own_settings(root: Path) -> Path:
-    from mlplatform_stack import generated, shell
+    from mlplatform_stack import env_file, generated
 
-    shell.use_own_settings(root)
+    env_file.use_own_settings(root)
     generated.write_missing(root.absolute())
     return root
 
@@ -46,16 +46,15 @@ def env(root: Root = Path()) -> None:
 def up(root: Root = Path(), only: Only = "") -> None:
     """Check the host, start the stack, wait until it is healthy, and show its addresses."""
     from mlplatform.errors import HostError
-    from mlplatform_stack import compose, doctor, images, unfinished
+    from mlplatform_stack import compose, doctor, images, notebooks, unfinished
     from mlplatform_stack.hosts import joining
-    from mlplatform_stack.notebooks import compose_file as notebook_file
 
     unfinished.check(root.absolute())
     if joining.has_joined(root.absolute()):
         raise HostError("This checkout's worker has joined another host's stack: run `make leave` first.")
     for sentence in doctor.check_host(root.absolute(), only):
         print(f"Note: {sentence}", file=sys.stderr)
-    if notebook_file.read_ports(root.absolute()):
+    if notebooks.read_ports(root.absolute()):
         print("People have notebooks of their own, so the shared one does not run.")
     compose.up(root.absolute(), only)
     if removed := images.remove_former(root.absolute()):
@@ -84,8 +83,7 @@ def status(root: Root = Path(), as_json: Json = False) -> None:
     """Show the addresses of the running services, how to log in, and how to reach them from a laptop."""
     from rich.console import Console
 
-    from mlplatform_stack import docker, entrance, services
-    from mlplatform_stack.notebooks import verbs as notebooks
+    from mlplatform_stack import docker, entrance, notebooks, services
     from mlplatform_stack.settings import StackSettings
 
     settings = StackSettings.load(root.absolute() / ".env")
@@ -290,8 +288,7 @@ def notebook(
 
     It has a token, files and a network of its own, and no account of the stack: the person logs in once.
     """
-    from mlplatform_stack.notebooks import compose_file as notebook_file
-    from mlplatform_stack.notebooks import verbs as notebooks
+    from mlplatform_stack import notebooks
 
     root = root.absolute()
     if not remove:
@@ -304,7 +301,7 @@ def notebook(
         return
     volumes = notebooks.remove(root, person)
     print(f"The notebook of {person} is removed. Its files stay; to delete them: docker volume rm {' '.join(volumes)}")
-    if not notebook_file.read_ports(root):
+    if not notebooks.read_ports(root):
         print(
             "Nobody has one any more, so that the next `make up` starts the shared notebook again, with the accounts of"
         )
@@ -344,7 +341,7 @@ def check(
     """Check this host and its stack; report each problem, why it matters and what fixes it. Exits 1 if one blocks."""
     import json
 
-    from mlplatform_stack.checks import alerts, examine, repair
+    from mlplatform_stack.checks import examine, repair, running
     from mlplatform_stack.checks.finding import Place
 
     place = Place(root.absolute(), only)
@@ -361,7 +358,7 @@ def check(
             print(finding)
         if not any(finding.blocks for finding in found):
             print("The stack can start on this host.")
-        if not alerts.are_on(place.settings):
+        if not running.are_on(place.settings):
             print("Monitoring is off (COMPOSE_PROFILES in .env): of running services, only the containers are checked.")
     raise typer.Exit(int(any(finding.blocks for finding in found)))
 

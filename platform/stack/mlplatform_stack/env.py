@@ -14,9 +14,8 @@ from mlplatform.files import atomic
 from mlplatform.settings.environment import shell_environment
 from mlplatform.settings.host import LOOPBACK
 from mlplatform.settings.job import Settings
-from mlplatform_stack import checkout, env_file, generated, secrets_folder, sizing
+from mlplatform_stack import checkout, env_file, generated, notebooks, secrets_folder, sizing
 from mlplatform_stack.host import Host
-from mlplatform_stack.notebooks import compose_file as notebook_file
 from mlplatform_stack.settings import StackSettings
 
 _READ_BY_SERVICES = ("docker", "images", "platform")
@@ -56,8 +55,8 @@ def write_env(root: Path, host: Host) -> list[str]:
     settings = StackSettings.load(file)
     names = secrets_folder.names(root)
     written += [f"secrets/{name}" for name in secrets_folder.write_missing(root / "secrets", names)]
-    if settings.notebook_layout == "generated" and notebook_file.write(root, settings, notebook_file.read_ports(root)):
-        written.append(f"{notebook_file.FILE} again, for this version")
+    if settings.notebook_layout == "generated" and notebooks.write(root, settings, notebooks.read_ports(root)):
+        written.append(f"{notebooks.FILE} again, for this version")
     written += generated.write(root, settings, host, checkout.started(root)["only"])
     return written + _divide(file, host, generated.number_of_workers(root))
 

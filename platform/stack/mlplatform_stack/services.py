@@ -52,7 +52,7 @@ STORES = ("postgres", STORE)
 NOTEBOOK = "notebook"
 
 PERSONAL_NOTEBOOKS = "personal-notebooks"
-"""Profile of the notebooks of people, which replaces that of the shared one (`notebook_file.py`)."""
+"""Profile of the notebooks of people, which replaces that of the shared one (`notebooks.py`)."""
 
 GPU_METRICS = "gpu-metrics"
 """Profile of the exporters of GPU metrics, without which everything else works."""

@@ -19,11 +19,10 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 
-from mlplatform_warm.exits import exit_status
 from mlplatform_warm.notes import DRIVERS, TOLD, note
 from mlplatform_warm.stand_in import guard, stand_in
 from mlplatform_warm.variables import is_read_early
-from mlplatform_warm.waiting import await_readable, wake_on_signals
+from mlplatform_warm.waiting import await_readable, exit_status, wake_on_signals
 
 SOCKETS = "MLPLATFORM_WARM_SOCKETS"
 """Variable with the folder of the templates' sockets; without it programs start cold."""

@@ -26,12 +26,11 @@ from mlplatform.errors import UnreachableError
 from mlplatform.text.throttle import ThrottledWarning
 from mlplatform_gateway.audit.store import SHARED_TOKEN, UNKNOWN, Actor, AuditLog
 from mlplatform_gateway.errors import RequestError, TokenError
-from mlplatform_gateway.http.browser import is_browser
+from mlplatform_gateway.http.clients import foreign_origin, is_browser
 from mlplatform_gateway.http.errors import error_response
-from mlplatform_gateway.http.origins import foreign_origin
 from mlplatform_gateway.http.revocation import CHECK_SECONDS, until_refused
 from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
-from mlplatform_gateway.people.principal import NOBODY, SHARED, Principal
+from mlplatform_gateway.people.rights import NOBODY, SHARED, Principal
 from mlplatform_gateway.people.sessions import Sessions
 from mlplatform_gateway.people.tokens import PREFIX, Tokens
 

@@ -1,4 +1,4 @@
-"""End of attempts: the verdict, the rest of the log, the fence against a lost attempt, and the job's next state."""
+"""End of attempts, also of starts that hang: the verdict, the rest of the log, the fence, and the job's next state."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ _SETTLE_LOST_SECONDS = 2.0
 _FINISHED = "Job finished successfully."
 
 _log = logging.getLogger(__name__)
+_STRANDED_SECONDS = 60.0
+
+_STOP_START_SECONDS = 5.0
+"""Time in which Ray must follow a stop of an attempt that has not started: a start in a made environment takes 3 s."""
 
 
 class Finisher:
@@ -152,3 +156,38 @@ def advised(verdict: Verdict) -> tuple[Verdict, str | None]:
 def has_checkpoint(job_id: str) -> bool:
     """Return whether a job has a checkpoint from which its next attempt continues."""
     return any("/checkpoint_" in file for file in objects.list_files(addresses.checkpoint_uri(job_id=job_id)))
+
+
+class HangingStarts:
+    """Memory of when each pending attempt was examined, and first seen with a requested stop, by its id at Ray.
+
+    It is kept until the process ends: few attempts are pending for so long.
+
+    Args:
+        start_seconds: time in which Ray must start an attempt.
+    """
+
+    def __init__(self, start_seconds: float) -> None:
+        self._start_seconds = start_seconds
+        self._sought: dict[str, float] = {}
+        self._stopped: dict[str, float] = {}
+
+    def reason(self, job: JobRow, attempt: AttemptRow) -> str | None:
+        """Return why a pending attempt is not waited for any longer; None if it is."""
+        if (now() - attempt.created).total_seconds() > self._start_seconds:
+            return (
+                f"Ray did not start the job within {self._start_seconds:g} s (JOB_START_SECONDS); check its packages "
+                "and its runtime environment, and submit it again."
+            )
+        name, present = attempt.ray_submission_id, time.monotonic()
+        waited = job.stop_requested and present - self._stopped.setdefault(name, present) > _STOP_START_SECONDS
+        return "Ray did not stop the job's start." if waited else None
+
+    def may_be_stranded(self, attempt: AttemptRow) -> bool:
+        """Return whether an attempt has been pending for so long that its supervisor should be looked up."""
+        last = self._sought.get(attempt.ray_submission_id, float("-inf"))
+        old = (now() - attempt.created).total_seconds() > _STRANDED_SECONDS
+        if not old or time.monotonic() - last < _STRANDED_SECONDS:
+            return False
+        self._sought[attempt.ray_submission_id] = time.monotonic()
+        return True

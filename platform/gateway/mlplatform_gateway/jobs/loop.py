@@ -18,14 +18,12 @@ from mlplatform.errors import UnreachableError
 from mlplatform.text.throttle import ThrottledWarning
 from mlplatform_gateway.errors import PackageError, RefusedError
 from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
-from mlplatform_gateway.jobs.bursts import Bursts
-from mlplatform_gateway.jobs.ending import Finisher
-from mlplatform_gateway.jobs.hanging import HangingStarts
+from mlplatform_gateway.jobs.ending import Finisher, HangingStarts
 from mlplatform_gateway.jobs.housekeeping import Housekeeping
 from mlplatform_gateway.jobs.infeasible import InfeasibleRequests
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform_gateway.jobs.services import Services
-from mlplatform_gateway.jobs.starting import Limits, Starter
+from mlplatform_gateway.jobs.starting import Bursts, Limits, Starter
 from mlplatform_gateway.jobs.states import State, judge
 from mlplatform_gateway.jobs.watcher import Watcher
 from mlplatform_gateway.monitoring.outages import HEAD

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Container, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +35,8 @@ _PLACE_SECONDS = 120.0
 """Time for which a start holds its place; one that takes longer waits or hangs, and must not block the others."""
 
 _log = logging.getLogger(__name__)
+_HOLD_SECONDS = 2.0
+"""Longest time for which starts wait, because each takes a second of CPU time or more."""
 
 
 @dataclass(frozen=True)
@@ -236,3 +240,27 @@ def _with_bypass(variables: dict[str, str]) -> dict[str, str]:
 def _lost_lately(job: JobRow) -> bool:
     """Return whether a waiting job was lost, and its restart has been due for two minutes at most."""
     return bool(job.losses) and (now() - job.not_before).total_seconds() <= LOOK_BACK_SECONDS
+
+
+class Bursts:
+    """Submissions that are being accepted at this moment."""
+
+    def __init__(self) -> None:
+        self._submissions = 0
+        self._began = float("-inf")
+
+    @contextmanager
+    def submission(self) -> Iterator[None]:
+        """Note that a job is being accepted while the block runs."""
+        self._submissions += 1
+        try:
+            yield
+        finally:
+            self._submissions -= 1
+
+    def may_begin(self) -> bool:
+        """Return whether waiting jobs may start now; they may at least every two seconds."""
+        if self._submissions and time.monotonic() - self._began < _HOLD_SECONDS:
+            return False
+        self._began = time.monotonic()
+        return True

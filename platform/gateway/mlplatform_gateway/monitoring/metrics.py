@@ -19,7 +19,7 @@ from mlplatform.contract import BACKUP_SUCCEEDED, BACKUP_TIMER
 from mlplatform_gateway.http.access import OPEN
 from mlplatform_gateway.http.auth import TokenAuth, TokenCheck
 from mlplatform_gateway.http.description import errors
-from mlplatform_gateway.jobs.totals import RUNNING, Totals, TotalsReader
+from mlplatform_gateway.jobs.overview import RUNNING, Totals, TotalsReader
 from mlplatform_gateway.logs.store import JobLogs
 from mlplatform_gateway.monitoring.disks import Disk, Disks
 from mlplatform_gateway.usage.report import UsageReader

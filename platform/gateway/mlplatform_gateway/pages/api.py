@@ -1,4 +1,4 @@
-"""Routes of the front page: the page, its live updates, login, and links to a job's run and model."""
+"""Routes of the front page: the page, its live updates, login, links to a job's run and model; and the wheel."""
 
 from __future__ import annotations
 
@@ -6,28 +6,37 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
+from html import escape
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
 from jinja2 import Environment, PackageLoader
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import (
+    FileResponse,
+    HTMLResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 
 from mlplatform.errors import UnreachableError
 from mlplatform_gateway.http import request_body
 from mlplatform_gateway.http.access import OPEN, USERS, of_job
-from mlplatform_gateway.http.auth import FRONT_PAGE, INVALID, LOGIN_PAGE, STATIC, TokenCheck, principal_of
+from mlplatform_gateway.http.auth import FRONT_PAGE, INVALID, LOGIN_PAGE, STATIC, WHEELS, TokenCheck, principal_of
 from mlplatform_gateway.jobs.runs import JobRuns
 from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.jobs.store import RUNNING_MESSAGE
 from mlplatform_gateway.jobs.views import hide_from
 from mlplatform_gateway.mlflow.client import JobPages
 from mlplatform_gateway.pages.view import FrontPage
+from mlplatform_gateway.people.api import open_session, set_session
 from mlplatform_gateway.people.rights import Verb
 from mlplatform_gateway.people.sessions import Sessions
-from mlplatform_gateway.people.sessions_api import open_session, set_session
 from mlplatform_gateway.settings import Tool
 
 _PACKAGE = "mlplatform_gateway.pages"
@@ -158,3 +167,34 @@ def _address(request: Request, tool: Tool) -> str:
 
 def _html(template: str, status: int = 200, **values: Any) -> Response:
     return HTMLResponse(_TEMPLATES.get_template(template).render(**values), status, _HEADERS)
+
+
+def wheel_routes(folder: Path | None) -> APIRouter:
+    """Return the routes of the wheel and of the page that links it.
+
+    No token is needed, because `pip` cannot send one in a header, and the package is public source. People install it
+    by its own address. By its name, `pip` could take another package of that name from its index.
+
+    Args:
+        folder: has the wheel; None if the gateway does not run in the platform's image.
+    """
+
+    router = APIRouter(dependencies=[OPEN], include_in_schema=False)
+
+    @router.get(WHEELS)
+    async def index() -> Response:
+        links = "".join(f'<a href="{escape(name)}">{escape(name)}</a><br>\n' for name in _found(folder))
+        return HTMLResponse(f"<!DOCTYPE html>\n<title>mlplatform</title>\n{links}")
+
+    @router.get(f"{WHEELS}{{file}}")
+    async def download(file: str) -> Response:
+        found = _found(folder).get(file)
+        if found is None:
+            return PlainTextResponse(f"The gateway does not have this wheel; {WHEELS} lists those that it has.", 404)
+        return FileResponse(found, media_type="application/zip")
+
+    return router
+
+
+def _found(folder: Path | None) -> dict[str, Path]:
+    return {} if folder is None else {path.name: path for path in sorted(folder.glob("*.whl"))}

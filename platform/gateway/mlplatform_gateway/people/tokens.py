@@ -19,7 +19,7 @@ from mlplatform.contract import PERSON_TOKEN
 from mlplatform_gateway.audit.store import Actor, record
 from mlplatform_gateway.database.engine import Store, transaction
 from mlplatform_gateway.errors import LoginCodeError, NameTakenError, NoSuchNameError, TokenError
-from mlplatform_gateway.people.principal import Principal
+from mlplatform_gateway.people.rights import Principal
 from mlplatform_gateway.people.schema import LoginCodeRow, MemberRow, PersonRow, TokenRow
 
 PREFIX = "mlp_"

@@ -16,7 +16,7 @@ from mlplatform_gateway.errors import ClientGoneError, StalledRequestError
 from mlplatform_gateway.http.auth import principal_of
 from mlplatform_gateway.http.errors import error_response
 from mlplatform_gateway.http.request_body import SILENT_SECONDS, incoming
-from mlplatform_gateway.people.principal import NOBODY
+from mlplatform_gateway.people.rights import NOBODY
 
 _log = logging.getLogger(__name__)
 

@@ -11,8 +11,7 @@ from sqlalchemy.orm import Session
 from mlplatform.capacity.resources import rate
 from mlplatform_gateway.database.engine import Store, transaction
 from mlplatform_gateway.queue.planner.queue import Usage
-from mlplatform_gateway.usage.decay import HALF_LIFE_SECONDS, Decayed
-from mlplatform_gateway.usage.ledger import LOST, PARTS, milliseconds
+from mlplatform_gateway.usage.ledger import HALF_LIFE_SECONDS, LOST, PARTS, Decayed, milliseconds
 from mlplatform_gateway.usage.schema import UsageRow
 
 _HALF_LIVES = 10

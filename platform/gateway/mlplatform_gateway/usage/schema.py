@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, Float, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
-from mlplatform_gateway.database.base import Base
+from mlplatform_gateway.database.engine import Base
 
 
 class UsageRow(Base):

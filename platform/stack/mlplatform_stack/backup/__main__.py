@@ -14,7 +14,7 @@ import sys
 
 from mlplatform.errors import PlatformError
 from mlplatform.settings.services import BackupSettings
-from mlplatform_stack.backup import files, marks, restoring, timer
+from mlplatform_stack.backup import files, restoring, timer
 from mlplatform_stack.backup.repository import FOLDER, Repository
 from mlplatform_stack.backup.saving import save
 
@@ -31,7 +31,7 @@ def main(verb: str, *arguments: str) -> int:
         timer.run(settings.backup_every_hours * 3600, command)
     repository = Repository(arguments[0])
     if verb in ("save", "add"):
-        with marks.one_at_a_time():
+        with timer.one_at_a_time():
             _save(repository, BackupSettings.load(), begin=verb == "save")
     elif verb == "verify":
         repository.check()
@@ -40,7 +40,7 @@ def main(verb: str, *arguments: str) -> int:
         print(f"The backup of {header.created[:19]} by version {header.version} is complete.", file=sys.stderr)
         print(snapshot)
     else:
-        with marks.one_at_a_time():
+        with timer.one_at_a_time():
             restoring.apply(repository, arguments[1])
         files.give_to_owner_of(restoring.HANDOVER)
     return 0
@@ -49,8 +49,8 @@ def main(verb: str, *arguments: str) -> int:
 def _save(repository: Repository, settings: BackupSettings, *, begin: bool) -> None:
     try:
         # The timer must not fill the host's own disk if that of the backups is not mounted.
-        repository.save(save, begin=begin or not marks.last_success())
-        marks.succeeded()
+        repository.save(save, begin=begin or not timer.last_success())
+        timer.succeeded()
         repository.forget(settings.backup_keep_daily, settings.backup_keep_weekly, settings.backup_keep_monthly)
     finally:
         if repository.address == str(FOLDER):

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from mlplatform_gateway.http.forwarded import Forwarded
+from mlplatform_gateway.http.clients import Forwarded
 
 REPORTED = {"X-Forwarded-For": "198.51.100.9, 203.0.113.5", "X-Forwarded-Proto": "https"}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlplatform_gateway.logs.job_api import last_lines
+from mlplatform_gateway.logs.api import last_lines
 
 
 @pytest.mark.parametrize("text", ["", "one", "one\n", "one\ntwo", "one\ntwo\n", "\n\none\n\n", "a\rb\nc\n"])

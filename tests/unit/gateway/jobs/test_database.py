@@ -10,7 +10,7 @@ from stored import add, begin, do
 
 from mlplatform.errors import UnreachableError
 from mlplatform_gateway.database.migrations.upgrade import upgrade
-from mlplatform_gateway.jobs.listing import JobList
+from mlplatform_gateway.jobs.details import JobList
 from mlplatform_gateway.jobs.store import JobStore
 
 

@@ -12,10 +12,9 @@ from stored import STOPPED, SUCCEEDED, add, begin, do, end, listed_ids, ray, sub
 
 from mlplatform_gateway.audit.store import Actor, AuditLog
 from mlplatform_gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
-from mlplatform_gateway.jobs.overview import JobOverview
+from mlplatform_gateway.jobs.overview import JobOverview, TotalsReader
 from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.jobs.store import JobStore
-from mlplatform_gateway.jobs.totals import TotalsReader
 
 ADA = Actor("ada", "token", "10.0.0.7")
 

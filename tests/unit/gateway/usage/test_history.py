@@ -12,8 +12,8 @@ from stored import LOST, begin, do, end, submitted
 
 from mlplatform_gateway.jobs.store import JobStore, now
 from mlplatform_gateway.queue.planner.queue import Usage
-from mlplatform_gateway.usage.decay import HALF_LIFE_SECONDS
 from mlplatform_gateway.usage.history import UsageHistory
+from mlplatform_gateway.usage.ledger import HALF_LIFE_SECONDS
 from mlplatform_gateway.usage.schema import UsageRow
 
 HOUR = timedelta(hours=1)
