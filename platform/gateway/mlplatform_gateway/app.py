@@ -67,17 +67,21 @@ def create_app(config: GatewaySettings) -> FastAPI:
         people.s3_key_routes(parts.storage_key, config.s3_endpoint_url, config.s3_port),
         mlflow.routes(parts.audit, parts.digests),
         notify.routes(parts.people, parts.sender),
+        pages.routes(parts.page, parts.check, parts.sessions),
+        pages.mlflow_routes(parts.runs, parts.pages, config.tool("MLflow")),
         pages.wheel_routes(config.wheels),
         *_metrics(parts),
         ray_dashboard.routes(parts.grafana, parts.prometheus),
     ]
-    mlflow_page = config.tool("MLflow")
-    page = pages.FrontPageRoutes(parts.page, parts.check, parts.sessions, parts.runs, parts.pages, mlflow_page)
     # The route of the metrics accepts Prometheus' password only.
     open_paths = OPEN_PATHS | {metrics.PATH} if parts.prometheus_password else OPEN_PATHS
     always = {GATEWAY_HEADER: version("mlplatform"), logs.INSTANCE: parts.logs.instance}
     return application(
-        [*(route for router in routers for route in router.routes), *page.routes(), Mount("/", app=parts.to_head)],
+        [
+            *(route for router in routers for route in router.routes),
+            pages.static_files(),
+            Mount("/", app=parts.to_head),
+        ],
         jobs=parts.store,
         services=parts.programs,
         others=("", STATIC),

@@ -49,17 +49,9 @@ class AuditLog(Store):
     """
 
     @transaction
-    def add(
-        self,
-        session: Session,
-        actor: Actor,
-        verb: str,
-        target: str,
-        before: Mapping[str, Any] | None = None,
-        after: Mapping[str, Any] | None = None,
-    ) -> None:
+    def add(self, session: Session, actor: Actor, verb: str, target: str, **values: Mapping[str, Any] | None) -> None:
         """Add a row in a transaction of its own; the arguments are those of `record`."""
-        record(session, actor, verb, target, before, after)
+        record(session, actor, verb, target, **values)
 
     @transaction
     def read(

@@ -124,13 +124,12 @@ class TokenCheck:
         self._audit = audit
         self._recorded: deque[float] = deque(maxlen=RECORDED_FAILURES)
 
-    async def authenticate(self, given: str, scope: Scope, kind: str = "token") -> Principal | PlainTextResponse:
+    async def authenticate(self, given: str, scope: Scope) -> Principal | PlainTextResponse:
         """Return the owner of a credential `Bearer <token>`; else 401 for none or the cluster's, 403 for a wrong one.
 
         Args:
             given: the credential.
             scope: the request.
-            kind: of the credential, for the audit log.
 
         Raises:
             UnreachableError: it may be a person's token, and the database is unavailable.
@@ -142,7 +141,7 @@ class TokenCheck:
         try:
             return await self.owner(given)
         except TokenError as error:
-            return await self.fail(str(error), scope, kind, error.person or UNKNOWN)
+            return await self.fail(str(error), scope, "token", error.person or UNKNOWN)
 
     async def owner(self, given: str) -> Principal:
         """Return the owner of a credential.

@@ -38,15 +38,14 @@ _STOP_START_SECONDS = 5.0
 class Finisher:
     """End of attempts, and of jobs with them.
 
+    Every method raises UnreachableError while Ray's head, the storage or the database is unavailable.
+
     Args:
         on_end: called when an attempt or a job has ended.
     """
 
     def __init__(self, services: Services, on_end: Callable[[], None]) -> None:
-        self._store = services.store
-        self._head = services.head
-        self._logs = services.logs
-        self._outages = services.outages
+        self._services = services
         self._on_end = on_end
 
     async def finish(self, job: JobRow, attempt: AttemptRow, ray: dict[str, Any] | None, died: datetime | None) -> None:
@@ -57,9 +56,6 @@ class Finisher:
             attempt: the attempt.
             ray: Ray's details of the attempt; None if Ray does not know it.
             died: time of death of the driver's node; None if Ray does not list it as dead.
-
-        Raises:
-            UnreachableError: Ray's head, the storage or the database is unavailable.
         """
         observed_at = time.time()
         verdict = await self._verdict(attempt, ray, died is not None)
@@ -69,43 +65,36 @@ class Finisher:
         lost, at_limit = verdict.outcome is Outcome.LOST, verdict.limit_s is not None
         replaced = lost or at_limit or verdict.outcome is Outcome.PREEMPTED
         patience = _SETTLE_LOST_SECONDS if lost else _SETTLE_SECONDS
-        await unless_log_unavailable(self._logs.settle(job.id, attempt.node, observed_at, timeout_s=patience))
+        await unless_log_unavailable(self._services.logs.settle(job.id, attempt.node, observed_at, timeout_s=patience))
         resumes = replaced and await anyio.to_thread.run_sync(has_checkpoint, job.id)
         if replaced:
             # The attempt may still wake up. The fence is set before the end is stored: from then on the job may be
             # deleted and its id reused.
             await anyio.to_thread.run_sync(fence.allow, job.id, attempt.number + 1)
-        ended = await self._store.end_attempt(job.id, attempt.number, verdict, ray, resumes, died)
+        ended = await self._services.store.end_attempt(job.id, attempt.number, verdict, ray, resumes, died)
         if ended is None:
             return
         final = ended.state.final
         await self._report(job.id, ended.message if lost or at_limit or not final else advice, final)
         if lost and ray is not None and ray["status"] != "FAILED":
             # Ray forwards the stop if the attempt wakes up again.
-            await self._head.stop(attempt.ray_submission_id)
+            await self._services.head.stop(attempt.ray_submission_id)
 
     async def give_up(self, job: JobRow, attempt: AttemptRow, ray: dict[str, Any], reason: str) -> None:
         """End an attempt whose start hangs as failed, or as stopped if that was requested; may be repeated.
 
         Ray's API can end no process that has not started. The requested stop waits for it instead: should the process
         start after all, it stops at once.
-
-        Raises:
-            UnreachableError: Ray's head or the database is unavailable.
         """
-        await self._head.stop(attempt.ray_submission_id)
+        await self._services.head.stop(attempt.ray_submission_id)
         await self._fail(job, attempt, Verdict(Outcome.FAILED, reason), ray)
 
     async def refuse(self, job: JobRow, attempt: AttemptRow, reason: str) -> None:
-        """Fail a job whose attempt Ray rejects.
-
-        Raises:
-            UnreachableError: the database is unavailable.
-        """
+        """Fail a job whose attempt Ray rejects."""
         await self._fail(job, attempt, Verdict(Outcome.FAILED, reason, refused=True), None)
 
     async def _fail(self, job: JobRow, attempt: AttemptRow, verdict: Verdict, ray: dict[str, Any] | None) -> None:
-        ended = await self._store.end_attempt(job.id, attempt.number, verdict, ray, False)
+        ended = await self._services.store.end_attempt(job.id, attempt.number, verdict, ray, False)
         if ended is not None:
             await self._report(job.id, ended.message, ended.state.final)
 
@@ -113,13 +102,13 @@ class Finisher:
         """Report the end of an attempt in its job's log, and end the log of a job that has ended."""
         self._on_end()
         if note:
-            await unless_log_unavailable(self._logs.note(job_id, note))
+            await unless_log_unavailable(self._services.logs.note(job_id, note))
         if final:
             await self.close_log(job_id)
 
     async def close_log(self, job_id: str) -> None:
         """End the log of a job that has ended, and with it the streams of its followers."""
-        await unless_log_unavailable(self._logs.close(job_id))
+        await unless_log_unavailable(self._services.logs.close(job_id))
 
     async def _after_notice(self, job: JobRow, attempt: AttemptRow, verdict: Verdict) -> Verdict:
         """Return the verdict on an attempt that may have been asked to leave, and may have finished nevertheless."""
@@ -140,11 +129,11 @@ class Finisher:
             return judge(ray, node_dead)
         agent = ray["driver_agent_http_address"]
         node_answers, _ = await asyncio.gather(
-            self._head.node_answers(agent) if agent else asyncio.sleep(0, True), self._outages.probe()
+            self._services.head.node_answers(agent) if agent else asyncio.sleep(0, True), self._services.outages.probe()
         )
         # An outage that was over before the attempt began did not affect it.
         age = (now() - attempt.created).total_seconds()
-        return judge(ray, not node_answers, self._outages.recent(age))
+        return judge(ray, not node_answers, self._services.outages.recent(age))
 
 
 def advised(verdict: Verdict) -> tuple[Verdict, str | None]:

@@ -39,11 +39,8 @@ class Housekeeping:
     """
 
     def __init__(self, services: Services) -> None:
-        self._store = services.store
-        self._head = services.head
-        self._tracking = services.tracking
+        self._services = services
         self._runs = JobRuns(services.store.engine)
-        self._errors = services.errors
         self._leftovers = LeftoverActors(services.head, services.driver_labels)
         self._some_ended = asyncio.Event()
 
@@ -64,16 +61,16 @@ class Housekeeping:
         """
         self._some_ended.clear()
         try:
-            unclosed = await self._store.unclosed()
+            unclosed = await self._services.store.unclosed()
             still_open = None
-            if unclosed and self._tracking:
+            if unclosed and self._services.tracking:
                 with suppress(AccessError):  # reported with each job, below
                     # After the jobs have ended: they open no further runs.
-                    still_open = await open_runs(self._tracking)
+                    still_open = await open_runs(self._services.tracking)
             for sequence in unclosed:
                 # Looked up again, because a pass may be long: meanwhile, a new job may have the id of a deleted one.
-                if job := await self._store.by_sequence(sequence):
-                    with self._errors.contained(job.id):
+                if job := await self._services.store.by_sequence(sequence):
+                    with self._services.errors.contained(job.id):
                         await self.close_runs_of(job, still_open)
         except UnreachableError:
             await asyncio.sleep(_CLOSE_AGAIN_SECONDS)
@@ -90,8 +87,8 @@ class Housekeeping:
         """
         over = job.ended is not None
         ended = [attempt for attempt in job.attempts if attempt.ended is not None]
-        if self._tracking is not None and (runs := await self._runs.of(job.id)):
-            still_open = await open_runs(self._tracking) if still_open is None else still_open
+        if self._services.tracking is not None and (runs := await self._runs.of(job.id)):
+            still_open = await open_runs(self._services.tracking) if still_open is None else still_open
             runs = [run for run in runs if run.run_id in still_open]
             for attempt in ended if not over else []:
                 if not attempt.runs_closed:
@@ -99,15 +96,15 @@ class Housekeeping:
                     end: Literal["FAILED", "KILLED"] = "KILLED" if attempt.outcome == Outcome.PREEMPTED else "FAILED"
                     # The next attempt continues the job's own run.
                     its = [run.run_id for run in runs if run.attempt == attempt.number and not run.own]
-                    await close_runs(self._tracking, its, end, reason, attempt.number)
+                    await close_runs(self._services.tracking, its, end, reason, attempt.number)
             if over:
                 all_runs = [run.run_id for run in runs]
-                await close_runs(self._tracking, all_runs, _RUN_ENDS[State(job.state)], job.message)
-        await self._store.runs_closed(job.sequence, [attempt.number for attempt in ended], over)
+                await close_runs(self._services.tracking, all_runs, _RUN_ENDS[State(job.state)], job.message)
+        await self._services.store.runs_closed(job.sequence, [attempt.number for attempt in ended], over)
 
     async def clean_ray(self) -> None:
         """Delete Ray's records of all but the latest 100 ended attempts, then wait 30 s."""
-        for ray_submission_id in await self._store.left_in_ray(_KEPT_IN_RAY):
-            if await self._head.delete(ray_submission_id):
-                await self._store.gone_from_ray(ray_submission_id)
+        for ray_submission_id in await self._services.store.left_in_ray(_KEPT_IN_RAY):
+            if await self._services.head.delete(ray_submission_id):
+                await self._services.store.gone_from_ray(ray_submission_id)
         await asyncio.sleep(_CLEAN_SECONDS)

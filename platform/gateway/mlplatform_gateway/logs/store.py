@@ -103,6 +103,9 @@ class Accepted:
 class JobLogs:
     """The logs of all jobs; one instance per process, with `run` as a background task.
 
+    Every method that takes a job's id raises StorageError, UnreachableError or AccessError while the store is
+    unavailable, so that the log cannot be loaded, except `close` and `forget`.
+
     Args:
         objects: where logs are stored.
         resolve: finds the job of a file.
@@ -151,7 +154,6 @@ class JobLogs:
         Raises:
             UnknownJobError, JobGoneError: no job is known for the file, or it was deleted.
             LogsBusyError: too many bytes wait for the store.
-            StorageError, UnreachableError, AccessError: the store is unavailable, so the log cannot be loaded.
         """
         name = log_name(file)
         if name is None:
@@ -182,11 +184,7 @@ class JobLogs:
             raise UnknownJobError(f"No driver has printed in {session!r} yet for {name.file!r}; try again later.")
 
     async def note(self, job_id: str, text: str) -> None:
-        """Add lines of the gateway's own.
-
-        Raises:
-            StorageError, UnreachableError, AccessError: the store is unavailable, so the log cannot be loaded.
-        """
+        """Add lines of the gateway's own."""
         job = await self._job(job_id)
         for line in text.splitlines():
             job.append(line)
@@ -201,9 +199,6 @@ class JobLogs:
 
         Returns:
             False if a node's shipper has not reported in time; the log then has what arrived.
-
-        Raises:
-            StorageError, UnreachableError, AccessError: the store is unavailable, so the log cannot be loaded.
         """
         job = await self._job(job_id)
         nodes = {file.source.node for file in job.files.values() if self.passes.is_live(file.source.node)}
@@ -225,20 +220,12 @@ class JobLogs:
         await self._writer.flush([job])
 
     async def reopen(self, job_id: str, text: str) -> None:
-        """Let the log of an ended job grow again, and add lines of the gateway's own.
-
-        Raises:
-            StorageError, UnreachableError, AccessError: the store is unavailable, so the log cannot be loaded.
-        """
+        """Let the log of an ended job grow again, and add lines of the gateway's own."""
         (await self._job(job_id)).closed = False
         await self.note(job_id, text)
 
     async def text(self, job_id: str) -> str:
-        """Return the whole log, at its end the lines that are not complete yet.
-
-        Raises:
-            StorageError, UnreachableError, AccessError: the store is unavailable.
-        """
+        """Return the whole log, at its end the lines that are not complete yet."""
         job = await self._job(job_id)
         text = "".join([part async for part in read(self._chunks, job, ended=True, patience_s=0)])
         return text + "\n".join(line for _, line in job.unfinished())

@@ -21,7 +21,7 @@ from starlette.responses import (
     Response,
     StreamingResponse,
 )
-from starlette.routing import BaseRoute, Mount
+from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from mlplatform.errors import UnreachableError
@@ -54,78 +54,29 @@ _HEADERS = {"Cache-Control": "no-store"}
 _Job = Annotated[JobRow, of_job(Verb.METADATA)]
 
 
-class FrontPageRoutes:
-    """Endpoints below /platform/ that people open in a browser.
+def routes(page: FrontPage, check: TokenCheck, sessions: Sessions) -> APIRouter:
+    """Return the routes of the page, its live updates, and the log-in."""
+    router = APIRouter(include_in_schema=False)
 
-    Args:
-        page: source of what is shown.
-        check: check of the token.
-        sessions: sessions of browsers.
-        pages: finds a job's pages at MLflow; None without MLflow.
-        mlflow: MLflow's page; None without one.
-    """
+    @router.get(FRONT_PAGE, dependencies=[USERS])
+    async def show(request: Request) -> Response:
+        return _html("page.html", content=await _content(page, request))
 
-    def __init__(
-        self,
-        page: FrontPage,
-        check: TokenCheck,
-        sessions: Sessions,
-        runs: JobRuns,
-        pages: JobPages | None,
-        mlflow: Tool | None,
-    ) -> None:
-        self._page = page
-        self._check = check
-        self._sessions = sessions
-        self._runs = runs
-        self._pages = pages
-        self._mlflow = mlflow
-
-    def routes(self) -> list[BaseRoute]:
-        """Return all routes."""
-        router = APIRouter(include_in_schema=False)
-        router.get(FRONT_PAGE, dependencies=[USERS])(self._show)
-        router.get("/platform/live", dependencies=[USERS])(self._live)
-        router.get(LOGIN_PAGE, dependencies=[OPEN])(self._form)
-        router.post(LOGIN_PAGE, dependencies=[OPEN])(self._log_in)
-        router.get("/platform/jobs/{job_id}/run")(self._run)
-        router.get("/platform/jobs/{job_id}/model")(self._model)
-        return [*router.routes, Mount(STATIC, StaticFiles(packages=[(_PACKAGE, "static")]))]
-
-    async def _show(self, request: Request) -> Response:
-        return _html("page.html", content=await self._content(request))
-
-    async def _live(self, request: Request) -> Response:
+    @router.get("/platform/live", dependencies=[USERS])
+    async def live(request: Request) -> Response:
         """Send the page's content as server-sent events, whenever it has changed."""
+        return StreamingResponse(_events(page, request), media_type="text/event-stream", headers=_HEADERS)
 
-        async def events() -> AsyncIterator[str]:
-            sent = None
-            while True:
-                content = await self._content(request)
-                # A comment while nothing changes: it finds browsers that are gone.
-                yield f"data: {json.dumps(content)}\n\n" if content != sent else ":\n\n"
-                sent = content
-                await asyncio.sleep(_UPDATE_SECONDS)
-
-        return StreamingResponse(events(), media_type="text/event-stream", headers=_HEADERS)
-
-    async def _content(self, request: Request) -> str:
-        try:
-            view = await self._page.view()
-        except UnreachableError as error:
-            problem = f"{await self._page.full_disk()} {error}".strip()
-            return _TEMPLATES.get_template("problem.html").render(problem=problem)
-        hide_from(principal_of(request.scope), view.jobs)
-        return _TEMPLATES.get_template("content.html").render(view=view, address=partial(_address, request))
-
-    async def _form(self) -> Response:
+    @router.get(LOGIN_PAGE, dependencies=[OPEN])
+    async def form() -> Response:
         return _html("login.html")
 
-    async def _log_in(self, request: Request) -> Response:
+    @router.post(LOGIN_PAGE, dependencies=[OPEN])
+    async def log_in(request: Request) -> Response:
         """Open a session for the form's token and go to the page; the form with 401 or 403 for a wrong token."""
         body = await request_body.whole(request.receive, _FORM_BYTES, "send the token alone")
         token = parse_qs(body.decode("utf-8", "replace")).get("token", [""])[0].strip()
-        opened = await open_session(self._check, self._sessions, f"Bearer {token}", request)
+        opened = await open_session(check, sessions, f"Bearer {token}", request)
         if isinstance(opened, Response):
             text = bytes(opened.body).decode()
             problem = "This token is wrong; copy it without spaces." if text.startswith(INVALID) else text
@@ -134,21 +85,62 @@ class FrontPageRoutes:
         set_session(response, request, opened)
         return response
 
-    async def _run(self, request: Request, job: _Job) -> Response:
-        return await self._at_mlflow(request, job, JobPages.run, "has no run at MLflow")
+    return router
 
-    async def _model(self, request: Request, job: _Job) -> Response:
-        return await self._at_mlflow(request, job, JobPages.model, "has logged no model")
 
-    async def _at_mlflow(
-        self, request: Request, job: JobRow, find: Callable[[JobPages, list[str]], Awaitable[str | None]], missing: str
+def mlflow_routes(runs: JobRuns, pages: JobPages | None, mlflow: Tool | None) -> APIRouter:
+    """Return the routes that lead to a job's pages at MLflow.
+
+    Args:
+        runs: record of the jobs' runs.
+        pages: finds a job's pages; None without MLflow.
+        mlflow: MLflow's page; None without one.
+    """
+    router = APIRouter(include_in_schema=False)
+
+    async def lead(
+        request: Request, job: JobRow, find: Callable[[JobPages, list[str]], Awaitable[str | None]], missing: str
     ) -> Response:
-        """Lead to a page of the job at MLflow."""
-        if self._pages and self._mlflow:
-            runs = [run.run_id for run in await self._runs.of(job.id)]
-            if page := await find(self._pages, runs):
-                return RedirectResponse(f"{_address(request, self._mlflow)}/{page}", 303)
+        if pages and mlflow:
+            ids = [run.run_id for run in await runs.of(job.id)]
+            if page := await find(pages, ids):
+                return RedirectResponse(f"{_address(request, mlflow)}/{page}", 303)
         return PlainTextResponse(f"Job {job.id} {missing}.", 404)
+
+    @router.get("/platform/jobs/{job_id}/run")
+    async def run(request: Request, job: _Job) -> Response:
+        return await lead(request, job, JobPages.run, "has no run at MLflow")
+
+    @router.get("/platform/jobs/{job_id}/model")
+    async def model(request: Request, job: _Job) -> Response:
+        return await lead(request, job, JobPages.model, "has logged no model")
+
+    return router
+
+
+def static_files() -> Mount:
+    """Return the style and the scripts of the pages."""
+    return Mount(STATIC, StaticFiles(packages=[(_PACKAGE, "static")]))
+
+
+async def _events(page: FrontPage, request: Request) -> AsyncIterator[str]:
+    sent = None
+    while True:
+        content = await _content(page, request)
+        # A comment while nothing changes: it finds browsers that are gone.
+        yield f"data: {json.dumps(content)}\n\n" if content != sent else ":\n\n"
+        sent = content
+        await asyncio.sleep(_UPDATE_SECONDS)
+
+
+async def _content(page: FrontPage, request: Request) -> str:
+    try:
+        view = await page.view()
+    except UnreachableError as error:
+        problem = f"{await page.full_disk()} {error}".strip()
+        return _TEMPLATES.get_template("problem.html").render(problem=problem)
+    hide_from(principal_of(request.scope), view.jobs)
+    return _TEMPLATES.get_template("content.html").render(view=view, address=partial(_address, request))
 
 
 def _address(request: Request, tool: Tool) -> str:
