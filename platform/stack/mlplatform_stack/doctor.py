@@ -25,7 +25,6 @@ def check_host(root: Path, only: str | None = None) -> list[str]:
     """Check that the stack can start on this host, and that its settings fit it.
 
     Args:
-        root: folder of the checkout.
         only: half of the stack to start; empty for all of it.
 
     Returns:

@@ -31,10 +31,6 @@ def write_env(root: Path, host: Host) -> list[str]:
     line would keep the version of the checkout that wrote it. If WORKER_LAYOUT now means another number of workers than
     that among which the host was divided, the sizes of the workers change, unless a person has changed one of them.
 
-    Args:
-        root: folder of the checkout.
-        host: hardware of this host.
-
     Returns:
         One line per file or setting that was written, for display.
 
@@ -110,7 +106,6 @@ def client_settings(root: Path, origin: str = f"http://{LOOPBACK}") -> Settings:
     """Return a client's settings on this host, or on a laptop with the forwarded ports and a copy of `secrets/`.
 
     Args:
-        root: folder of the checkout.
         origin: scheme and host of the services' ports; by default those on loopback.
     """
     stack = StackSettings.load(root / ".env")

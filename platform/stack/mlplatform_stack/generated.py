@@ -38,9 +38,6 @@ def write(root: Path, settings: StackSettings, host: Host, only: str | None = No
     """Write the files whose content changes; return their names.
 
     Args:
-        root: folder of the checkout.
-        settings: those of the stack.
-        host: hardware of this host.
         only: half of the stack that is started, so that Prometheus expects nothing of the other.
     """
     contents = root / "compose" / "compose.yaml"
@@ -86,8 +83,6 @@ def render(root: Path, settings: StackSettings, number: int, digest: str) -> str
     """Return the compose file.
 
     Args:
-        root: folder of the checkout.
-        settings: those of the stack.
         number: workers.
         digest: of what Prometheus scrapes; another one makes Compose restart it.
     """
@@ -195,8 +190,6 @@ def _count(settings: StackSettings, host: Host, present: int) -> int:
     """Return the number of workers.
 
     Args:
-        settings: those of the stack.
-        host: hardware of this host.
         present: number in the generated file, which stays while the host has a GPU for each; 0 for none.
     """
     if settings.worker_layout != "generated":

@@ -116,7 +116,6 @@ def pages(root: Path, known: Mapping[str, str] | None = None) -> list[Page]:
     """Return every page that a stack can publish, in the order in which people need them.
 
     Args:
-        root: folder of the checkout.
         known: variables of the settings; by default those with which Compose reads the files.
 
     Raises:

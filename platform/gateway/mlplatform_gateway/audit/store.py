@@ -84,8 +84,6 @@ def record(
     """Add a row to the transaction of an action: both are stored, or neither.
 
     Args:
-        session: the transaction.
-        actor: the one who takes the action.
         verb: the action.
         target: kind and id of what it changes, as in `job train-1`; its first 300 characters are stored.
         before: values of `target` that the action changes; None if it did not exist.

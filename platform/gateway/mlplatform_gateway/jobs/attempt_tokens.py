@@ -27,7 +27,6 @@ class AttemptTokens(Store):
     """Tokens in the gateway's database; every method raises UnreachableError while that is unavailable.
 
     Args:
-        engine: the gateway's database.
         address: of the gateway, as jobs reach it.
     """
 

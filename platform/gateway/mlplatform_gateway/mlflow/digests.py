@@ -42,7 +42,6 @@ class ModelDigests(Store):
     """Digests of all versions; every method raises UnreachableError while the database is unavailable.
 
     Args:
-        engine: the gateway's database.
         files: files of MLflow's models; None without an MLflow.
     """
 

@@ -27,7 +27,6 @@ class Sessions(Store):
     Every method raises UnreachableError while the database is unavailable.
 
     Args:
-        engine: the gateway's database.
         token: returns the current shared token.
     """
 

@@ -81,7 +81,6 @@ class People(Store):
         Args:
             name: name of the team.
             values: columns that differ from `DEFAULTS`.
-            actor: the one who adds it.
 
         Raises:
             PersonError: the name is invalid or that of a person.

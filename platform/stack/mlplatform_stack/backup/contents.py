@@ -5,32 +5,25 @@ Progress is shown as lines on stderr, because a program reads stdout.
 
 from __future__ import annotations
 
+import re
+import sys
+import time
 from collections.abc import Collection
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from mlplatform.errors import StorageError
 from mlplatform.settings.storage import BUCKETS, StorageSettings
-from mlplatform.storage.s3 import s3_errors
+from mlplatform.storage.s3 import s3_client, s3_errors
 from mlplatform_stack.backup import databases, files, objects
-from mlplatform_stack.backup.archive import Header, Member, reading
+from mlplatform_stack.backup.archive import Header, Member, Writer, reading
 from mlplatform_stack.backup.repository import Repository
 from mlplatform_stack.bootstrap import buckets
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
-
-
-import re
-import sys
-import time
-from datetime import UTC, datetime
-from importlib.metadata import version
-from typing import IO
-
-from mlplatform.storage.s3 import s3_client
-from mlplatform_stack.backup.archive import Writer
-from mlplatform_stack.bootstrap.buckets import versioned
 
 _SECONDS = 2.0
 ENV, SECRETS = Path("/backup/env"), Path("/backup/secrets")
@@ -80,7 +73,7 @@ def save(output: IO[bytes]) -> None:
     client, progress = s3_client(bulk=True), Progress("saved")
     # A server of others need not have versions, or a rule that removes them afterwards.
     settings = StorageSettings.load()
-    external, always = bool(settings.s3_endpoint_url), versioned(settings)
+    external, always = bool(settings.s3_endpoint_url), buckets.versioned(settings)
     with s3_errors("s3://"), objects.versions_kept(client, () if external else BUCKETS, always):
         since = datetime.now(UTC)
         header = Header(version("mlplatform"), since.isoformat(), databases.revisions(), SECRETS.is_dir())

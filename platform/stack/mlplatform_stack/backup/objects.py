@@ -55,7 +55,7 @@ def versions_kept(client: S3Client, buckets: Iterable[str], always: Mapping[str,
     """Keep the former versions of objects; afterwards, buckets keep what they always do.
 
     A bucket may keep them because an earlier backup was killed; nothing else would end that. The lifecycle rule of such
-    a bucket (`services.buckets`) removes what was kept.
+    a bucket (`bootstrap.buckets`) removes what was kept.
 
     Args:
         client: of an account that may set this for the bucket `ray`, and for others that do not always keep versions.
@@ -91,7 +91,6 @@ def versions_at(
 
     Args:
         client: of the bucket's server.
-        bucket: its name.
         since: when the databases began to be read.
         until: when they had been read.
         earliest: take what existed at `since`, and from later only what is new. So a checkpoint is never ahead of
