@@ -275,3 +275,19 @@ def api(gateway: Gateway) -> ASGIApp:
     proxy = ReverseProxy("http://127.0.0.1:1")
     ends = jobs.end_routes(gateway.services, gateway.reconciler, proxy)
     return without_log_in(ends, job_logs.routes(gateway.logs, proxy), jobs=gateway.store)
+
+
+async def test_jobs_start_after_burst_was_accepted(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "_HOLD_SECONDS", 60.0)
+    await gateway.started(submission_id="first")
+    with gateway.reconciler.bursts.submission():
+        await gateway.submit()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(gateway.until_state(State.RUNNING), 1)
+    await gateway.until_state(State.RUNNING)
+
+
+async def test_endless_submissions_do_not_prevent_starts(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "_HOLD_SECONDS", 0.1)
+    with gateway.reconciler.bursts.submission():
+        await gateway.started()
