@@ -100,7 +100,7 @@ def _metrics(parts: Parts) -> list[APIRouter]:
     if parts.prometheus_password is None:
         return []
     password = parts.prometheus_password.read
-    return [metrics.routes(parts.totals, parts.usage, parts.logs, parts.disks, parts.backups, password)]
+    return [metrics.routes(parts.overview, parts.usage, parts.logs, parts.disks, parts.backups, password)]
 
 
 @asynccontextmanager

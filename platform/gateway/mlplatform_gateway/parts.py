@@ -18,7 +18,7 @@ from mlplatform_gateway.http.headers import RAY_PAGES, ResponseHeaders
 from mlplatform_gateway.jobs.admission import Admission
 from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
 from mlplatform_gateway.jobs.loop import Reconciler
-from mlplatform_gateway.jobs.overview import JobOverview, TotalsReader
+from mlplatform_gateway.jobs.overview import JobOverview
 from mlplatform_gateway.jobs.runs import JobRuns
 from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.starting import Limits
@@ -120,7 +120,6 @@ class Parts:
         self.grafana = Monitoring("Grafana", config.grafana)
         self.prometheus_password = password = _prometheus_password(config)
         self.prometheus = Monitoring("Prometheus", config.prometheus, password.read()) if password else None
-        self.totals = TotalsReader(engine)
         self.backups = partial(metrics.of_backups, config.backups, config.backup_hours)
         self.page = FrontPage(
             *(self.overview, self.services.cluster, self.head, self.utilisation),

@@ -18,6 +18,7 @@ SHOWN = 50
 """Jobs that are shown per list; a person does not read more."""
 
 ENDED_SHOWN = 20
+
 RUNNING = ("job_id", "attempt", "user", "ray_job_id", "node")
 """Labels of a running attempt. By Ray's id of the driver, Ray labels its own metrics; the node is the driver's."""
 
@@ -39,31 +40,6 @@ class ShownJobs:
     counts: dict[str, int]
 
 
-class JobOverview(Store):
-    """Reader of the lists, from the gateway's database."""
-
-    @transaction
-    def read(self, session: Session, first: Collection[str] = ()) -> ShownJobs:
-        """Return the lists as they are now; raises UnreachableError while the database is unavailable.
-
-        Args:
-            first: ids of jobs that are shown before all others if they wait; at most `SHOWN`.
-        """
-        jobs = select(JobRow).options(joinedload(JobRow.attempts))
-        is_open = jobs.where(JobRow.ended.is_(None)).order_by(JobRow.sequence)
-        started = [state for state in State if state.has_attempt]
-        running = session.scalars(is_open.where(JobRow.state.in_(started)).limit(SHOWN)).unique().all()
-        waits = is_open.where(JobRow.state == State.WAITING)
-        named = session.scalars(waits.where(JobRow.id.in_(first))).unique().all()
-        others = waits.where(JobRow.id.not_in(first)).limit(SHOWN - len(named))
-        waiting = [*named, *session.scalars(others).unique()]
-        kept = jobs.where(JobRow.ended.is_not(None), JobRow.deleted.is_(None))
-        latest = kept.order_by(JobRow.ended.desc()).limit(ENDED_SHOWN)
-        ended = session.scalars(latest).unique().all()
-        states = select(JobRow.state, func.count().label("number")).where(JobRow.ended.is_(None)).group_by(JobRow.state)
-        return ShownJobs(running, waiting, ended, {row.state: row.number for row in session.execute(states)})
-
-
 @dataclass(frozen=True)
 class Totals:
     """Numbers at one moment; deleted jobs do not count.
@@ -83,12 +59,33 @@ class Totals:
     open_runs: int
 
 
-class TotalsReader(Store):
-    """Reader of the numbers."""
+class JobOverview(Store):
+    """Reader of the gateway's database; raises UnreachableError while that is unavailable."""
 
     @transaction
-    def read(self, session: Session) -> Totals:
-        """Return the numbers as they are now; raises UnreachableError while the database is unavailable."""
+    def read(self, session: Session, first: Collection[str] = ()) -> ShownJobs:
+        """Return the lists as they are now.
+
+        Args:
+            first: ids of jobs that are shown before all others if they wait; at most `SHOWN`.
+        """
+        jobs = select(JobRow).options(joinedload(JobRow.attempts))
+        is_open = jobs.where(JobRow.ended.is_(None)).order_by(JobRow.sequence)
+        started = [state for state in State if state.has_attempt]
+        running = session.scalars(is_open.where(JobRow.state.in_(started)).limit(SHOWN)).unique().all()
+        waits = is_open.where(JobRow.state == State.WAITING)
+        named = session.scalars(waits.where(JobRow.id.in_(first))).unique().all()
+        others = waits.where(JobRow.id.not_in(first)).limit(SHOWN - len(named))
+        waiting = [*named, *session.scalars(others).unique()]
+        kept = jobs.where(JobRow.ended.is_not(None), JobRow.deleted.is_(None))
+        latest = kept.order_by(JobRow.ended.desc()).limit(ENDED_SHOWN)
+        ended = session.scalars(latest).unique().all()
+        states = select(JobRow.state, func.count().label("number")).where(JobRow.ended.is_(None)).group_by(JobRow.state)
+        return ShownJobs(running, waiting, ended, {row.state: row.number for row in session.execute(states)})
+
+    @transaction
+    def totals(self, session: Session) -> Totals:
+        """Return the numbers as they are now."""
         kept = select(JobRow.state, JobRow.user, func.count()).where(JobRow.deleted.is_(None))
         jobs = kept.group_by(JobRow.state, JobRow.user)
         ended = select(AttemptRow.outcome, func.count().label("number")).where(AttemptRow.ended.is_not(None))

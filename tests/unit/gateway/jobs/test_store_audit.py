@@ -12,7 +12,7 @@ from stored import STOPPED, SUCCEEDED, add, begin, do, end, listed_ids, ray, sub
 
 from mlplatform_gateway.audit.store import Actor, AuditLog
 from mlplatform_gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
-from mlplatform_gateway.jobs.overview import JobOverview, TotalsReader
+from mlplatform_gateway.jobs.overview import JobOverview
 from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.jobs.store import JobStore
 
@@ -88,7 +88,7 @@ def test_deleted_job_is_hidden_everywhere(store: JobStore) -> None:
     assert do(store.packages()) == set()
     assert do(store.unclosed()) == []
     assert do(JobOverview(store.engine).read()).ended == []
-    totals = do(TotalsReader(store.engine).read())
+    totals = do(JobOverview(store.engine).totals())
     assert totals.jobs == {}
     assert totals.attempts["SUCCEEDED"] == 0
 
