@@ -49,7 +49,9 @@ class AuditLog(Store):
     """
 
     @transaction
-    def add(self, session: Session, actor: Actor, verb: str, target: str, **values: Mapping[str, Any] | None) -> None:
+    def add(
+        self, session: Session, /, actor: Actor, verb: str, target: str, **values: Mapping[str, Any] | None
+    ) -> None:
         """Add a row in a transaction of its own; the arguments are those of `record`."""
         record(session, actor, verb, target, **values)
 
