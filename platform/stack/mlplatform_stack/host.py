@@ -22,7 +22,7 @@ _LOCK = Path("images/ray/requirements.txt")
 # By CUDA major: oldest driver (NVIDIA's table of minor version compatibility), oldest compute capability in the wheels.
 SUPPORTED = {13: (580, 7.5)}
 
-_OTHERS = "set TORCH_INDEX_URL in .env to an index with builds of torch for CUDA 12"
+_OTHER_TORCH = "set TORCH_INDEX_URL in .env to an index with builds of torch for CUDA 12"
 
 
 @dataclass(frozen=True)
@@ -106,14 +106,14 @@ def driver_problems(root: Path, torch_index: str) -> Iterator[str]:
         if int(found.partition(".")[0]) < driver:
             yield (
                 f"The NVIDIA driver {found} is older than {driver}, so torch for CUDA {cuda} would train on the CPU: "
-                f"install driver {driver} or later, or {_OTHERS}."
+                f"install driver {driver} or later, or {_OTHER_TORCH}."
             )
     for found in sorted(set(_query("compute_cap,name"))):
         number, _, name = found.partition(",")
         if float(number) < capability:
             yield (
                 f"The GPU{name} has compute capability {number}, less than the {capability} that torch for CUDA {cuda} "
-                f"needs: {_OTHERS}, or ACCELERATOR=cpu."
+                f"needs: {_OTHER_TORCH}, or ACCELERATOR=cpu."
             )
 
 

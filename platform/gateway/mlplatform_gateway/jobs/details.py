@@ -153,11 +153,7 @@ class JobList(Store):
         self._ended: dict[int, Entry] = {}
 
     async def entries(self) -> list[Entry]:
-        """Return all jobs in the order of arrival.
-
-        Raises:
-            UnreachableError: the database is unavailable.
-        """
+        """Return all jobs in the order of arrival; raises UnreachableError while the database is unavailable."""
         # Another request may replace the dictionary meanwhile.
         ended = self._ended
         sequences, unknown = await self._read(ended.keys())

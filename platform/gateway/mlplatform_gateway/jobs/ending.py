@@ -28,11 +28,12 @@ _SETTLE_LOST_SECONDS = 2.0
 
 _FINISHED = "Job finished successfully."
 
-_log = logging.getLogger(__name__)
 _STRANDED_SECONDS = 60.0
 
 _STOP_START_SECONDS = 5.0
 """Time in which Ray must follow a stop of an attempt that has not started: a start in a made environment takes 3 s."""
+
+_log = logging.getLogger(__name__)
 
 
 class Finisher:

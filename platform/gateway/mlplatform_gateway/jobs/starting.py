@@ -34,9 +34,10 @@ from mlplatform_gateway.ray.head import ClusterSnapshot
 _PLACE_SECONDS = 120.0
 """Time for which a start holds its place; one that takes longer waits or hangs, and must not block the others."""
 
-_log = logging.getLogger(__name__)
 _HOLD_SECONDS = 2.0
 """Longest time for which starts wait, because each takes a second of CPU time or more."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

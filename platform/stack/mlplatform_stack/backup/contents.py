@@ -25,7 +25,7 @@ from mlplatform_stack.bootstrap import buckets
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-_SECONDS = 2.0
+_PROGRESS_SECONDS = 2.0
 ENV, SECRETS = Path("/backup/env"), Path("/backup/secrets")
 """Mount points of the host's `.env`, and of `secrets/` if it is to be saved."""
 
@@ -52,7 +52,7 @@ class Progress:
     def add(self, size: int) -> None:
         self._members += 1
         self._bytes += size
-        if time.monotonic() - self._printed >= _SECONDS:
+        if time.monotonic() - self._printed >= _PROGRESS_SECONDS:
             self.print()
 
     def print(self) -> None:
