@@ -15,20 +15,8 @@ from mlplatform.api.base import Name
 from mlplatform.api.storage import Key, Place, Store
 from mlplatform.secrets.secret_folder import PATH as ATTEMPT_SECRETS
 from mlplatform_gateway.errors import LoginCodeError, RequestError
-from mlplatform_gateway.http import request_body
+from mlplatform_gateway.http import auth, request_body
 from mlplatform_gateway.http.access import ADMINISTRATORS, OPEN, PEOPLE, AnAttempt, AnyPerson
-from mlplatform_gateway.http.auth import (
-    COOKIE,
-    INVALID,
-    LOGIN,
-    LOGIN_PAGE,
-    LOGOUT,
-    TOKENS,
-    TokenCheck,
-    actor_of,
-    client_address,
-    person_of,
-)
 from mlplatform_gateway.http.description import errors, raw_body
 from mlplatform_gateway.http.request_body import JsonBody
 from mlplatform_gateway.jobs.schema import JobRow
@@ -76,7 +64,7 @@ def people_routes(people: People, key: FileKey | PeopleKey | None, accounts: Mlf
     @router.post(_PEOPLE, dependencies=[ADMINISTRATORS], responses=errors(404, 409))
     async def add_person(request: Request, new: _NewPerson) -> api.Invited:
         """Add a person, or add a team or rights to one; only for administrators."""
-        return await people.add(new.name, actor_of(request.scope), new.team, new.lead, new.administrator)
+        return await people.add(new.name, auth.actor_of(request.scope), new.team, new.lead, new.administrator)
 
     @router.delete(f"{_PEOPLE}/{{name}}", dependencies=[ADMINISTRATORS], responses=errors(404))
     async def remove_person(request: Request, name: Name, team: _OneTeam = None) -> api.RemovedPerson:
@@ -84,7 +72,7 @@ def people_routes(people: People, key: FileKey | PeopleKey | None, accounts: Mlf
 
         Jobs of the person stay.
         """
-        await people.remove(name, actor_of(request.scope), team)
+        await people.remove(name, auth.actor_of(request.scope), team)
         if team is None and key is not None:
             await key.follow()
         await accounts.follow()
@@ -110,12 +98,12 @@ def team_routes(people: People, open_jobs: Callable[[], Awaitable[Sequence[JobRo
     @router.post(_TEAMS, dependencies=[ADMINISTRATORS], response_model=api.Team, responses=errors(409))
     async def add_team(request: Request, new: _NewTeam) -> TeamRow:
         """Add a team; only for administrators."""
-        return await people.add_team(new.name, new.sent(), actor_of(request.scope))
+        return await people.add_team(new.name, new.sent(), auth.actor_of(request.scope))
 
     @router.patch(f"{_TEAMS}/{{name}}", dependencies=[ADMINISTRATORS], response_model=api.Team, responses=errors(404))
     async def set_team(request: Request, name: Name, new: _TeamValues) -> TeamRow:
         """Change the values of a team that are sent; only for administrators."""
-        return await people.set_team(name, new.sent(), actor_of(request.scope))
+        return await people.set_team(name, new.sent(), auth.actor_of(request.scope))
 
     @router.delete(f"{_TEAMS}/{{name}}", dependencies=[ADMINISTRATORS], responses=errors(404, 409))
     async def remove_team(request: Request, name: Name, force: _Force = "0") -> dict[str, str]:
@@ -125,13 +113,13 @@ def team_routes(people: People, open_jobs: Callable[[], Awaitable[Sequence[JobRo
         """
         # In no transaction with the removal: a job that is submitted in between continues like these.
         jobs = sum(job.team == name for job in await open_jobs())
-        await people.remove_team(name, actor_of(request.scope), jobs, force == "1")
+        await people.remove_team(name, auth.actor_of(request.scope), jobs, force == "1")
         return {"removed": name}
 
     return router
 
 
-def token_routes(tokens: Tokens, check: TokenCheck, accounts: MlflowAccounts) -> APIRouter:
+def token_routes(tokens: Tokens, check: auth.TokenCheck, accounts: MlflowAccounts) -> APIRouter:
     """Return the routes below `/platform/tokens`.
 
     Args:
@@ -141,38 +129,38 @@ def token_routes(tokens: Tokens, check: TokenCheck, accounts: MlflowAccounts) ->
     """
     router = APIRouter()
 
-    @router.post(TOKENS, dependencies=[OPEN], response_model=api.LoggedIn, responses=errors(403, 409))
+    @router.post(auth.TOKENS, dependencies=[OPEN], response_model=api.LoggedIn, responses=errors(403, 409))
     async def log_in(request: Request, response: Response, sent: _LogInCode) -> api.LoggedIn | Response:
         """Exchange a log-in code for a token; needs no token. A wrong code counts as a failed log-in."""
         try:
-            issued = await tokens.exchange(sent.code, client_address(request.scope), sent.instead_of)
+            issued = await tokens.exchange(sent.code, auth.client_address(request.scope), sent.instead_of)
         except LoginCodeError as error:
             return await check.fail(str(error), request.scope, "code")
         password = await accounts.log_in(issued.person)
         response.headers["Cache-Control"] = "no-store"
         return api.LoggedIn(person=issued.person, token=issued.token, expires=issued.expires, mlflow_password=password)
 
-    @router.get(TOKENS)
+    @router.get(auth.TOKENS)
     async def list_tokens(principal: AnyPerson) -> api.Tokens:
         """The person's own tokens; all tokens for administrators."""
         found = await tokens.all(None if principal.administrator else principal.person)
         return api.Tokens(tokens=[api.Token.model_validate(token) for token in found])
 
-    @router.delete(f"{TOKENS}/{{token_id}}", responses=errors(404))
+    @router.delete(f"{auth.TOKENS}/{{token_id}}", responses=errors(404))
     async def revoke(request: Request, principal: AnyPerson, token_id: _TokenId) -> dict[str, str]:
         """Revoke one of the person's own tokens; administrators may revoke any.
 
         It is refused from now on, also where it has opened a session or follows a log.
         """
         person = None if principal.administrator else principal.person
-        await tokens.revoke(token_id, actor_of(request.scope), person, principal.token_id == token_id)
+        await tokens.revoke(token_id, auth.actor_of(request.scope), person, principal.token_id == token_id)
         await accounts.follow()
         return {"revoked": token_id}
 
     return router
 
 
-def session_routes(check: TokenCheck, sessions: Sessions) -> APIRouter:
+def session_routes(check: auth.TokenCheck, sessions: Sessions) -> APIRouter:
     """Return the routes on which a browser logs in with the token and out again.
 
     `POST /api/authenticate` is the one of Ray's dashboard; status codes and texts are those of
@@ -180,7 +168,7 @@ def session_routes(check: TokenCheck, sessions: Sessions) -> APIRouter:
     """
     router = APIRouter(dependencies=[OPEN], include_in_schema=False)
 
-    @router.post(LOGIN)
+    @router.post(auth.LOGIN)
     async def log_in(request: Request) -> Response:
         """Accept the token in the header `Authorization` and set a cookie with a new session: 401 and 403 without."""
         opened = await open_session(check, sessions, request.headers.get("authorization", ""), request)
@@ -190,19 +178,21 @@ def session_routes(check: TokenCheck, sessions: Sessions) -> APIRouter:
         set_session(response, request, opened)
         return response
 
-    @router.post(LOGOUT)
+    @router.post(auth.LOGOUT)
     async def log_out(request: Request) -> Response:
         """End the session of the cookie, delete the cookie, and go to the login page."""
-        if session_id := request.cookies.get(COOKIE):
-            await sessions.close(session_id, replace(actor_of(request.scope), kind="session"))
-        response = RedirectResponse(LOGIN_PAGE, 303)
-        response.delete_cookie(COOKIE)
+        if session_id := request.cookies.get(auth.COOKIE):
+            await sessions.close(session_id, replace(auth.actor_of(request.scope), kind="session"))
+        response = RedirectResponse(auth.LOGIN_PAGE, 303)
+        response.delete_cookie(auth.COOKIE)
         return response
 
     return router
 
 
-async def open_session(check: TokenCheck, sessions: Sessions, given: str, request: Request) -> str | PlainTextResponse:
+async def open_session(
+    check: auth.TokenCheck, sessions: Sessions, given: str, request: Request
+) -> str | PlainTextResponse:
     """Return the id of a new session of the one whose token is given, or the refusal.
 
     Args:
@@ -215,15 +205,15 @@ async def open_session(check: TokenCheck, sessions: Sessions, given: str, reques
     if isinstance(found, PlainTextResponse):
         return found
     if found.service or found.attempt:
-        return await check.fail(INVALID, request.scope, "token")
-    return await sessions.open(actor_of(request.scope, found), found.token_id)
+        return await check.fail(auth.INVALID, request.scope, "token")
+    return await sessions.open(auth.actor_of(request.scope, found), found.token_id)
 
 
 def set_session(response: Response, request: Request, session_id: str) -> None:
     """Add the session's cookie, which no script can read and no other site's page sends along."""
     secure = request.url.scheme == "https"
     lifetime = int(LIFETIME.total_seconds())
-    response.set_cookie(COOKIE, session_id, max_age=lifetime, secure=secure, httponly=True, samesite="strict")
+    response.set_cookie(auth.COOKIE, session_id, max_age=lifetime, secure=secure, httponly=True, samesite="strict")
 
 
 def secret_routes(secrets: Secrets) -> APIRouter:
@@ -244,13 +234,13 @@ def secret_routes(secrets: Secrets) -> APIRouter:
         """Set a secret of the person, who may have 100; jobs that start from now on get it as a file."""
         person = _person(request)
         body = await request_body.whole(request.receive, MOST_BYTES, _SMALLER)
-        await secrets.put(person, name, body, actor_of(request.scope))
+        await secrets.put(person, name, body, auth.actor_of(request.scope))
         return {"set": name}
 
     @router.delete(f"{_SECRETS}/{{name}}", dependencies=[PEOPLE], responses=errors(404))
     async def remove(request: Request, name: _Name) -> dict[str, str]:
         """Remove a secret of the person; attempts that are running keep it."""
-        await secrets.remove(_person(request), name, actor_of(request.scope))
+        await secrets.remove(_person(request), name, auth.actor_of(request.scope))
         return {"removed": name}
 
     @router.get(ATTEMPT_SECRETS)
@@ -264,7 +254,7 @@ def secret_routes(secrets: Secrets) -> APIRouter:
 
 
 def _person(request: Request) -> str:
-    return person_of(request.scope, "Secrets")
+    return auth.person_of(request.scope, "Secrets")
 
 
 def s3_key_routes(key: FileKey | PeopleKey | None, external: str, port: int) -> APIRouter:
