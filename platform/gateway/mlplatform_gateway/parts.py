@@ -17,9 +17,9 @@ from mlplatform_gateway.http.auth import TokenCheck
 from mlplatform_gateway.http.headers import RAY_PAGES, ResponseHeaders
 from mlplatform_gateway.jobs.admission import Admission
 from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
+from mlplatform_gateway.jobs.housekeeping import JobRuns
 from mlplatform_gateway.jobs.loop import Reconciler
 from mlplatform_gateway.jobs.overview import JobOverview
-from mlplatform_gateway.jobs.runs import JobRuns
 from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.starting import Limits
 from mlplatform_gateway.jobs.store import JobStore

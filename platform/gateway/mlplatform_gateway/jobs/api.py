@@ -27,9 +27,9 @@ from mlplatform_gateway.jobs.admission import Admission
 from mlplatform_gateway.jobs.containment import unless_log_unavailable
 from mlplatform_gateway.jobs.details import JobList, public_reason
 from mlplatform_gateway.jobs.ending import has_checkpoint
+from mlplatform_gateway.jobs.housekeeping import JobRuns
 from mlplatform_gateway.jobs.loop import Reconciler
 from mlplatform_gateway.jobs.resuming import Resumption, check_resumable
-from mlplatform_gateway.jobs.runs import JobRuns
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import State

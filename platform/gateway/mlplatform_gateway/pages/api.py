@@ -28,7 +28,7 @@ from mlplatform.errors import UnreachableError
 from mlplatform_gateway.http import request_body
 from mlplatform_gateway.http.access import OPEN, USERS, of_job
 from mlplatform_gateway.http.auth import FRONT_PAGE, INVALID, LOGIN_PAGE, STATIC, WHEELS, TokenCheck, principal_of
-from mlplatform_gateway.jobs.runs import JobRuns
+from mlplatform_gateway.jobs.housekeeping import JobRuns
 from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.jobs.store import RUNNING_MESSAGE
 from mlplatform_gateway.jobs.views import hide_from

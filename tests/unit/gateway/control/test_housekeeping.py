@@ -10,8 +10,7 @@ from mlplatform.errors import UnreachableError
 from mlplatform_gateway.errors import NoSuchJobError
 from mlplatform_gateway.jobs import containment, housekeeping
 from mlplatform_gateway.jobs.containment import JobErrors
-from mlplatform_gateway.jobs.housekeeping import Housekeeping
-from mlplatform_gateway.jobs.runs import JobRuns
+from mlplatform_gateway.jobs.housekeeping import Housekeeping, JobRuns
 from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import Outcome, State, Verdict
 from mlplatform_gateway.jobs.store import JobStore
