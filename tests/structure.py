@@ -45,11 +45,11 @@ class Budget(NamedTuple):
 
 
 BUDGETS = [
-    Budget("lines of mlplatform", 15_380, 12_000),
+    Budget("lines of mlplatform", 15_410, 12_000),
     Budget("lines of the gateway", 16_530, 14_000),
     Budget("lines of the stack", 6_970, 6_500),
     Budget("lines of warm start", 2_580, 2_400),
-    Budget("lines of tests and their data", 53_480, 50_000),
+    Budget("lines of tests and their data", 53_540, 50_000),
     Budget("settings in .env.example", 70, 72),
     Budget("files in secrets/", 34, 34),
     Budget("verbs of make", 38, 39),

@@ -136,8 +136,13 @@ class SecondHost:
 
     def check_out(self) -> None:
         """Copy the stack's checkout, without its settings and secrets."""
-        left_out = shutil.ignore_patterns(".env", "secrets", ".venv", ".git", "__pycache__", "*.generated.yaml")
-        shutil.copytree(self.stack.root, self.checkout, ignore=left_out, symlinks=True)
+        left_out = shutil.ignore_patterns(".env", ".venv", ".git", "__pycache__", "*.generated.yaml")
+
+        def ignored(folder: str, names: list[str]) -> set[str]:
+            own = {"secrets"} if Path(folder) == self.stack.root else set()
+            return left_out(folder, names) | own
+
+        shutil.copytree(self.stack.root, self.checkout, ignore=ignored, symlinks=True)
         # Made beforehand, because the namespace reaches no package index.
         (self.checkout / ".venv").symlink_to(self.stack.root / ".venv")
 

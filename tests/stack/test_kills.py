@@ -36,13 +36,15 @@ def found(stack: Stack, service: str, pattern: str) -> list[str]:
     return stack.execute(service, "pgrep", "--full", pattern, check=False).stdout.split()
 
 
-def kill_one(stack: Stack, kind: str, rng: random.Random) -> None:
-    """Kill one process of a kind on a random node, or the node's container; nothing if there is none."""
+def kill_one(stack: Stack, kind: str, rng: random.Random) -> bool:
+    """Kill one process of a kind on a random node, or the node's container; return False if there is none."""
     service = rng.choice(WORKERS)
     if kind == CONTAINER:
         crash(stack, service)
-    elif pids := found(stack, service, PROCESSES[kind]):
+        return True
+    if pids := found(stack, service, PROCESSES[kind]):
         stack.execute(service, "kill", "-KILL", rng.choice(pids), check=False)
+    return bool(pids)
 
 
 def lines(jobs: Jobs, job_id: str) -> int:
@@ -64,6 +66,7 @@ def test_trainings_survive_random_kills(stack: Stack, jobs: Jobs) -> None:
         )
         for number in range(TRAININGS)
     ]
+    killed = set()
     for kind in rng.choices([*PROCESSES, CONTAINER], k=KILLS):
         before, more = [lines(jobs, job_id) for job_id in started], rng.randrange(1, 12)
         wait_for(
@@ -74,7 +77,10 @@ def test_trainings_survive_random_kills(stack: Stack, jobs: Jobs) -> None:
             300,
         )
         print(f"killing a {kind}", flush=True)
-        kill_one(stack, kind, rng)
+        if kill_one(stack, kind, rng):
+            killed.add(kind)
+    # Otherwise a pattern fits no process anymore.
+    assert killed >= {"template", "worker", "supervisor", "agent", "raylet"}, killed
     for job_id in started:
         nothing_is_lost(stack, jobs, job_id, STEPS)
         failed = [attempt for attempt in jobs.attempts(job_id) if attempt.outcome == "FAILED"]

@@ -23,7 +23,8 @@ GPU_EXPORTERS = {"dcgm-exporter": ("cuda", 9400), "amd-exporter": ("rocm", 5000)
 def configured(folder: Path, **variables: str) -> dict[str, Any]:
     """The services as Compose resolves them, with other settings than the checkout's own."""
     root = checkout(folder, **variables)
-    command = ["docker", "compose", "--env-file", ".env", "--file", "compose/compose.yaml", "--profile", "*"]
+    defaults = ("--env-file", str(CHECKOUT / ".env.example"), "--env-file", ".env")
+    command = ["docker", "compose", *defaults, "--file", "compose/compose.yaml", "--profile", "*"]
     return dict(json.loads(run(*command, "config", "--format", "json", cwd=root).stdout))
 
 

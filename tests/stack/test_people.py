@@ -164,7 +164,7 @@ def test_laptop_without_checkout_installs_the_command_line(
     # Its dependencies come from an index of packages, or from this environment.
     options = ["--quiet", "--no-deps", "--no-index", "--target", str(tmp_path / "site")]
     run(sys.executable, "-m", "pip", "install", *options, f"{address}/platform/wheel/{wheel}")
-    code = "import sys, mlplatform.cli as cli; print(cli.__file__); sys.argv[1:] = ['people', 'list']; cli.main()"
+    code = "import sys, mlplatform.cli.app as cli; print(cli.__file__); sys.argv[1:] = ['people', 'list']; cli.main()"
     variables = {
         "PYTHONPATH": str(tmp_path / "site"),
         "HOME": str(alice.home),

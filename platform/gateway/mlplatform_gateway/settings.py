@@ -116,6 +116,9 @@ class GatewaySettings(OfGateway, EnvironmentSettings):
     backups: Path | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_BACKUPS")
     """Folder with the times of backups (`contract.BACKUP_SUCCEEDED`); None for none."""
 
+    backup_hours: float | None = Field(None, gt=0, validation_alias="MLPLATFORM_GATEWAY_BACKUP_HOURS")
+    """Hours between the backups that the stack makes by itself; None if it makes none."""
+
     wheels: Path | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_WHEELS")
     """Folder with the package as a wheel, for laptops; None for none."""
 
@@ -127,11 +130,6 @@ class GatewaySettings(OfGateway, EnvironmentSettings):
 
     compose_profiles: str = ""
     """Profiles with which the stack was started, comma-separated; with `make up ONLY=` fewer than in `.env`."""
-
-    @property
-    def backup_hours(self) -> float | None:
-        """Hours between the backups that the stack makes by itself; None if it makes none."""
-        return self.backup_every_hours if self.backup_to else None
 
     @property
     def tools(self) -> list[Tool]:

@@ -11,7 +11,7 @@
     ├── StorageError              a bucket, an object or a folder could not be used
     └── RegistryError             a model, version or alias is missing, or a promotion was rejected
 
-`gateway.errors` adds the gateway's branches, which never leave its process except as HTTP responses.
+`mlplatform_gateway.errors` adds the gateway's branches, which never leave its process except as HTTP responses.
 
 The command line prints the message of any of them in one sentence and exits with `exit_code`. It prints a traceback
 only for an exception outside of this tree, because that is a defect of the package.

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 
 def _with_own_settings(root: Path) -> Path:
-    from mlplatform_stack import env_file, generated
+    from mlplatform_stack import env, env_file, generated
 
     root = root.absolute()
     env_file.use_own_settings(root)
+    if (root / ".env").is_file():
+        env.fill(root / ".env")
     generated.write_missing(root)
     return root
 

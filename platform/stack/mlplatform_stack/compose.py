@@ -48,7 +48,7 @@ def up(root: Path, only: str | None = None) -> None:
     # Outside of Compose, so that no `down --volumes` removes the data set.
     subprocess.run(["docker", "volume", "create", settings.food11_volume], check=True, stdout=subprocess.DEVNULL)
     images.pull_missing(root, only)
-    # Only what it reads: it would restart with each change of another setting, and act on lines that are none.
+    # Only its sections: it would restart with each change of another one, and act on lines that are none.
     of_gateway = env_file.lines_of((root / ".env").read_text(), OfGateway.variables())
     atomic.write(root / "compose" / "gateway.generated.env", of_gateway)
     notebooks.before_start(root)

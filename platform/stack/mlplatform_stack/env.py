@@ -47,7 +47,7 @@ def write_env(root: Path, host: Host) -> list[str]:
         written.append(".env for this host:")
         written += [f"  {choice.setting}={choice.value}: {choice.reason}" for choice in choices if choice.value]
     written += _write_version(file, checkout_version(root))
-    written += _fill(file)
+    written += fill(file)
     settings = StackSettings.load(file)
     names = secrets_folder.names(root)
     written += [f"secrets/{name}" for name in secrets_folder.write_missing(root / "secrets", names)]
@@ -82,8 +82,8 @@ def _write_version(file: Path, version: str) -> list[str]:
     return [f"MLPLATFORM_VERSION={version} into .env, which had {former[1]}"] if changed and former else []
 
 
-def _fill(file: Path) -> list[str]:
-    """Write the defaults of settings that are empty."""
+def fill(file: Path) -> list[str]:
+    """Write the defaults of settings that are empty, which Compose would take as they are."""
     empty = env_file.defaults_of_empty(file.read_text())
     env_file.change(file, empty)
     return [f"{name}={value} into .env, where it was empty" for name, value in empty.items()]

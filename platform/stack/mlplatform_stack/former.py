@@ -3,7 +3,7 @@
 facts.json     both commits with their versions, and the half of the stack that runs; removed first
 images.json    each image's name, and the tag that keeps it
 settings/      `.env` and generated files
-program/       the package `mlplatform` that performs the upgrade
+program/       the packages that perform the upgrade
 dump/          the databases, once nothing writes to them, and numbers of rows; until they are restored
 failure        why a step failed, from then on
 """
@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,10 @@ class Former:
         """Save everything but the databases, and keep the images that the containers use."""
         for package in (Path(mlplatform.__path__[0]), Path(__file__).parent):
             shutil.copytree(package, self.program / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+        # Its entry point is the command `stack`.
+        metadata = Path(str(distribution("mlplatform-stack").locate_file("")))
+        for found in metadata.glob("mlplatform_stack-*.dist-info"):
+            shutil.copytree(found, self.program / found.name)
         for path in self._files():
             target = self._settings / path.relative_to(self._root)
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -34,13 +34,14 @@ AFTER_FORK = {
     "RAY_JOB_CONFIG_JSON_ENV_VAR": "read by ray.init",
     "RAY_JOB_HEADERS": "as RAY_API_SERVER_ADDRESS; each attempt has its own",
     "RAY_JOB_STOP_WAIT_TIME_S": "read by the supervisor of a job",
+    "RAY_LOG_TO_DRIVER": "read by ray.init, as ray/fork.py changes Ray",
     "RAY_OVERRIDE_JOB_RUNTIME_ENV": "read by ray.init",
     "ROCR_VISIBLE_DEVICES": "as CUDA_VISIBLE_DEVICES",
 }
 """Variables that may differ, because they are read after the fork or applied again there; each with the reason."""
 
-OF_DRIVERS = {"RAY_LD_PRELOAD_ON_WORKERS": "0", "RAY_LOG_TO_DRIVER": "0", "RAY_worker_niceness": "0"}
-"""Variables that the gateway or Ray sets for drivers; the drivers' template has them too."""
+OF_DRIVERS = {"RAY_LD_PRELOAD_ON_WORKERS": "0", "RAY_worker_niceness": "0"}
+"""Variables that Ray sets for drivers; the drivers' template has them too."""
 
 
 def is_read_early(name: str) -> bool:

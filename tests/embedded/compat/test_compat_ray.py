@@ -91,6 +91,37 @@ def test_state_api_of_job_asks_the_head(monkeypatch: pytest.MonkeyPatch) -> None
     assert api.StateApiClient("http://ray-head:8265")._address == "http://ray-head:8265"
 
 
+class Table:
+    """Ray's table of keys and values, in memory."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes] = {}
+
+    async def async_internal_kv_get(self, key: bytes, **_: Any) -> bytes | None:
+        return self.values.get(key)
+
+    async def async_internal_kv_put(self, key: bytes, value: bytes, overwrite: bool, **_: Any) -> int:
+        added = key not in self.values
+        if added or overwrite:
+            self.values[key] = value
+        return int(added)
+
+
+async def test_late_monitor_does_not_replace_exit_code() -> None:
+    from ray.dashboard.modules.job.common import JobErrorType, JobInfo, JobInfoStorageClient, JobStatus
+
+    table: Any = Table()
+    client = JobInfoStorageClient(table)
+    await client.put_info("mine", JobInfo(status=JobStatus.RUNNING, entrypoint="exit 7"))
+    failed = {"error_type": JobErrorType.JOB_ENTRYPOINT_COMMAND_ERROR, "driver_exit_code": 7}
+    await client.put_status("mine", JobStatus.FAILED, **failed)
+    for late in (JobStatus.FAILED, JobStatus.SUCCEEDED):
+        await client.put_status("mine", late, error_type=JobErrorType.JOB_SUPERVISOR_ACTOR_START_FAILURE)
+    info = await client.get_info("mine")
+    assert info is not None
+    assert (info.status, info.driver_exit_code) == (JobStatus.FAILED, 7)
+
+
 WORKER = """
 import os, sys
 names = ("ONE", "TWO", "PATH", "LANGUAGE", "PWD", "OLDPWD")
@@ -152,7 +183,7 @@ def test_submission_metadata_is_merged(monkeypatch: pytest.MonkeyPatch) -> None:
 
     sent: list[Any] = []
     monkeypatch.setattr(JobSubmissionClient, "submit_job", lambda self, **options: sent.append(options))
-    ray_commands.add_job_metadata({"user": "ada", "note": "none"})
+    ray_jobs.add_job_metadata({"user": "ada", "note": "none"})
     client: Any = JobSubmissionClient.__new__(JobSubmissionClient)
     client.submit_job(entrypoint="python a.py", metadata={"note": "mine"})
     client.submit_job(entrypoint="python b.py")

@@ -70,6 +70,14 @@ def output(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_variable_of_job_decides_what_its_driver_prints() -> None:
+    done = output(
+        "import os, ray._private.ray_constants as constants\n"
+        "for value in ('0', '1'):\n    os.environ['RAY_LOG_TO_DRIVER'] = value\n    print(constants.RAY_LOG_TO_DRIVER)"
+    )
+    assert done.stdout.split() == ["False", "True"], done.stderr
+
+
 def test_forked_processes_draw_different_ids() -> None:
     done = output("ray_fork.check()\na, b = drawn(), drawn()\nprint(len(a), len({*a, *b}))")
     assert done.returncode == 0, done.stderr

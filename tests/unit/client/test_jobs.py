@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mlplatform.api.jobs import ID
+from mlplatform.api.jobs import ID, Job
 from mlplatform.capacity.nodes import Shortage
 from mlplatform.capacity.resources import Resources, WorkerGroup
 from mlplatform.client.jobs import Jobs, new_id, report_in
@@ -252,3 +252,11 @@ def test_last_line_of_ray_error_is_reported(jobs_at: JobsAt) -> None:
 )
 def test_reports_are_parsed_from_job_log(line: str, report: dict[str, float] | None) -> None:
     assert report_in(line) == report
+
+
+def test_job_in_notebook_shows_no_variables() -> None:
+    answer = {"submission_id": "mine", "status": "RUNNING", "entrypoint": "true", "metadata": {"key": "a-secret"}}
+    job = Job.model_validate({**answer, "runtime_env": {"env_vars": {"HF_TOKEN": "a-secret"}}})
+    assert "mine" in repr(job)
+    assert "a-secret" not in repr(job)
+    assert {job, job} == {job}

@@ -35,7 +35,7 @@ def checkout(tmp_path: Path) -> Path:
     """A checkout with settings, and a program in the place of Docker that comes first on PATH."""
     root = tmp_path / "a checkout"
     for name in ("compose", "platform"):
-        shutil.copytree(CHECKOUT / name, root / name, ignore=shutil.ignore_patterns("src"))
+        shutil.copytree(CHECKOUT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("Makefile", ".env.example"):
         shutil.copy(CHECKOUT / name, root)
     text = (root / ".env.example").read_text().replace("MLPLATFORM_VERSION=", "MLPLATFORM_VERSION=0")

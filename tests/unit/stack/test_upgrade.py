@@ -132,6 +132,8 @@ def test_settings_are_restored_whole(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert list(generated.parent.iterdir()) == [generated]
     assert not of_service.exists()
     assert (folder / "program" / "mlplatform_stack" / "upgrade.py").is_file()
+    [points] = (folder / "program").glob("mlplatform_stack-*.dist-info/entry_points.txt")
+    assert "mlplatform.commands" in points.read_text()
 
 
 def test_reason_is_first_line_and_never_empty() -> None:

@@ -1,1 +1,1 @@
-"""HTTP routes of the gateway."""
+"""HTTP of all features: the application, rights, log-in, errors, headers."""

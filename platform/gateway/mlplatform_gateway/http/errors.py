@@ -49,8 +49,10 @@ async def handle_error(_: Request, error: Exception) -> Response:
 async def handle_invalid(_: Request, error: RequestValidationError) -> Response:
     """Exception handler for parameters, of which the first invalid one is named."""
     problem = error.errors()[0]
+    if problem["type"] == "missing":
+        return PlainTextResponse(f"{problem['loc'][1]} is missing: pass it.", 400)
     what, value = problem["msg"].removeprefix("Value error, "), problem["input"]
-    shown = repr(value[:100]) if isinstance(value, str) else "''"  # a missing one is as good as an empty one
+    shown = repr(value[:100]) if isinstance(value, str) else "''"
     return PlainTextResponse(f"Invalid {problem['loc'][1]} {shown}: {what}.", 400)
 
 

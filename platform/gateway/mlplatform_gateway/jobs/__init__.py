@@ -1,1 +1,1 @@
-"""Jobs as the gateway stores them: submission, states, tables, packages."""
+"""Jobs: submission, states and tables, and the control loop that starts and watches their attempts."""

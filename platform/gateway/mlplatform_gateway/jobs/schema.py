@@ -56,7 +56,7 @@ class JobRow(Base):
     """Time from the start of an attempt after which others may have its resources; null if there is none."""
 
     job_class: Mapped[str] = mapped_column(default="normal")
-    """A `scheduling.queue.JobClass`, which orders the jobs of a team."""
+    """A `queue.planner.queue.JobClass`, which orders the jobs of a team."""
 
     group_name: Mapped[str | None]
     """Name that some jobs of its owner have in common; null if none."""

@@ -53,7 +53,7 @@ class Decayed:
 
         Args:
             at: seconds since 1970; an earlier time, of a clock that was set back, counts as no time passed.
-            held: rate at which it was charged all the time in between, of `scheduling.resources.rate()`.
+            held: rate at which it was charged all the time in between, of `mlplatform.capacity.resources.rate()`.
         """
         passed = max(0.0, at - self.at) / self.half_life_s
         # `expm1` keeps the digits that 1 - 2 ** -x would lose for the half second between two plans.

@@ -58,7 +58,7 @@ class JobOptions(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    user: str = ""
+    user: str = Field("", description="Name of the submitter.")
     max_restarts_on_loss: int = Field(3, ge=0, le=1000, description="Restarts allowed after a node or Ray was lost.")
     max_restarts_on_failure: int = Field(
         0, ge=0, le=1000, description="Restarts allowed after a failure of the job itself."
@@ -81,8 +81,8 @@ class JobOptions(BaseModel):
     workers: int | None = Field(
         None, ge=1, le=10_000, description="Size of the worker group that the job's own code will request."
     )
-    worker_cpus: Annotated[float, _Countable] = Field(1, ge=0, allow_inf_nan=False)
-    worker_gpus: Annotated[float, _Countable] = Field(0, ge=0, allow_inf_nan=False)
+    worker_cpus: Annotated[float, _Countable] = Field(1, ge=0, allow_inf_nan=False, description="CPUs of each worker.")
+    worker_gpus: Annotated[float, _Countable] = Field(0, ge=0, allow_inf_nan=False, description="GPUs of each worker.")
 
     @model_validator(mode="after")
     def _check_group(self) -> Self:
@@ -91,8 +91,8 @@ class JobOptions(BaseModel):
         return self
 
 
-_TEXTS = {"integer": "^[0-9]{1,3}$", "number": "^[0-9]{1,4}$", "boolean": "^(true|false)$"}
-"""Patterns of text for values of other types."""
+_TEXTS = {"integer": "^[0-9]{1,%d}$", "number": "^[0-9]{1,4}$", "boolean": "^(true|false)$"}
+"""Patterns of text for values of other types, that of integers by their digits."""
 
 
 def _with_options(schema: dict[str, Any]) -> None:
@@ -102,8 +102,10 @@ def _with_options(schema: dict[str, Any]) -> None:
         kind = option.get("anyOf", [option])[0]
         text = {key: kind[key] for key in ("enum", "pattern") if key in kind}
         if kind["type"] in _TEXTS:
-            text["pattern"] = _TEXTS[kind["type"]]
-        schema["properties"][name] = {"type": "string", "description": option.get("description", name), **text}
+            pattern = _TEXTS[kind["type"]]
+            text["pattern"] = pattern % len(str(kind["maximum"])) if "%" in pattern else pattern
+        default = f" (default {option['default']})" if option["default"] else ""
+        schema["properties"][name] = {"type": "string", "description": f"{option['description']}{default}", **text}
 
 
 class Submission(Body):
@@ -148,7 +150,7 @@ class Job(Answer):
     """A job as Ray's API describes it (`JobDetails`); its times are milliseconds since 1970."""
 
     # Those of jobs that only Ray has are its own.
-    model_config = ConfigDict(json_schema_serialization_defaults_required=False)
+    model_config = ConfigDict(json_schema_serialization_defaults_required=False, frozen=True)
 
     type: str = Field("SUBMISSION", json_schema_extra={"enum": ["SUBMISSION", "DRIVER"]})
     job_id: str | None = Field(None, description="Ray's id of the driver.")
@@ -164,11 +166,15 @@ class Job(Answer):
     error_type: str | None = None
     start_time: int | None = None
     end_time: int | None = None
-    metadata: dict[str, Any] | None = None
-    runtime_env: dict[str, Any] | None = None
+    # A notebook shows a job as the result of a cell, and their variables may have secrets.
+    metadata: dict[str, Any] | None = Field(None, repr=False)
+    runtime_env: dict[str, Any] | None = Field(None, repr=False)
     driver_agent_http_address: str | None = None
     driver_node_id: str | None = None
     driver_exit_code: int | None = None
+
+    def __hash__(self) -> int:
+        return hash(self.id)
 
     @property
     def id(self) -> str:
@@ -198,6 +204,8 @@ class Job(Answer):
 
 class Attempt(Answer):
     """One start of a job."""
+
+    model_config = ConfigDict(frozen=True)
 
     number: int = Field(ge=1)
     ray_submission_id: str = Field("", description="Submission id of the attempt in Ray.")

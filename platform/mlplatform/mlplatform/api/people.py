@@ -51,7 +51,7 @@ class Invited(Answer):
 
     name: str
     added: bool = Field(description="False if the person existed before.")
-    code: str
+    code: str = Field(repr=False)
     expires: Moment
 
 
@@ -157,10 +157,13 @@ class LoggedIn(Answer):
     """A new token, which is valid for 90 days and is not shown again."""
 
     person: str
-    token: str = Field(description="`mlp_<id>_<secret>`, which Ray's clients send as they send the shared token.")
+    token: str = Field(
+        repr=False, description="`mlp_<id>_<secret>`, which Ray's clients send as they send the shared token."
+    )
     expires: Moment
     mlflow_password: str | None = Field(
-        description="Password of the person at MLflow, with the same name; null if people have no accounts there."
+        repr=False,
+        description="Password of the person at MLflow, with the same name; null if people have no accounts there.",
     )
 
 

@@ -29,7 +29,7 @@ class Key(Answer):
     """The S3 key of people, which is the same for all of them and changes when a person is removed."""
 
     access_key: str
-    secret_key: str
+    secret_key: str = Field(repr=False)
 
 
 class Unneeded(Answer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -55,8 +56,9 @@ def list_jobs(all_: All = False, state: State = None, user: User = None, as_json
         found = client.list(state=state, user=user)
     shown = found if all_ else found[:LATEST]
     print_list(shown, as_json, ["Job", "Status", "User", "Started", "Command"], _row)
-    if len(shown) < len(found) and not as_json:
-        print(f"The latest {len(shown)} of {len(found)} jobs; --all lists every one.")
+    if len(shown) < len(found):
+        more = f"The latest {len(shown)} of {len(found)} jobs; --all lists every one."
+        print(more, file=sys.stderr if as_json else sys.stdout)
 
 
 @app.command()

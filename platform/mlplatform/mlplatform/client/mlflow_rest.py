@@ -30,7 +30,7 @@ _SECONDS = 30.0
 _CREDENTIALS = Path("~/.mlflow/credentials")
 """The one file in which MLflow's client looks for an account (`mlflow.utils.credentials`, 3.17)."""
 
-_OWN_ACCOUNT = "put your account into ~/.mlflow/credentials (`mlplatform env` prints it)"
+_OWN_ACCOUNT = "put your account into ~/.mlflow/credentials, as `mlplatform login` does"
 
 _VARIABLES = "correct or unset MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD and MLFLOW_TRACKING_TOKEN"
 

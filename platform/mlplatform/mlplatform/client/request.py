@@ -71,7 +71,7 @@ def options(
     at_most: int | None,
     wait: bool,
 ) -> dict[str, str]:
-    """Return a job's options as the gateway reads them from its metadata (`gateway.jobs.submission`)."""
+    """Return a job's options as the gateway reads them from its metadata (`mlplatform_gateway.jobs.submission`)."""
     group = {"workers": workers.count, "worker_cpus": workers.cpus, "worker_gpus": workers.gpus} if workers else {}
     given = {
         **group,

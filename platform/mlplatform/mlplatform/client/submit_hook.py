@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mlplatform.client.git import describe
-from mlplatform.compat.ray_commands import add_job_metadata
+from mlplatform.compat.ray_jobs import add_job_metadata
 from mlplatform.settings.job import settings
 
 

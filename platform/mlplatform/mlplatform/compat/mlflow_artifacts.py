@@ -2,7 +2,7 @@
 
 MLflow puts names into addresses without quoting them (`a#b` is stored as `a`), takes `runs:/<id>/a?b` for an address
 with a query, and its server decodes each path until nothing changes (`50%25` becomes `50%`), without an error.
-No setting changes that. `tests/embedded/mlflow_server/test_artifact_names.py` covers each function here.
+No setting changes that. `tests/embedded/gateway/mlflow/test_artifact_names.py` covers each function here.
 """
 
 from __future__ import annotations

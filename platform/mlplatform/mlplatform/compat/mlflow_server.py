@@ -1,7 +1,7 @@
 """Private names of the MLflow server, as seen in mlflow 3.17.2, each with the reason why no public name will do.
 
-`tests/embedded/compat` asserts them all. What only needs requests and responses is in `services/mlflow_*.py`, around
-the application that MLflow's documented `mlflow.app` plugin returns.
+`tests/embedded/compat` asserts them all. What only needs requests and responses is in
+`mlplatform_gateway/mlflow/server/`, around the application that MLflow's documented `mlflow.app` plugin returns.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,20 +68,6 @@ def end_with_raylet() -> None:
             if process_type == ray_constants.PROCESS_TYPE_RAYLET:
                 process.returncode = 1
         return ended
-
-
-def add_job_metadata(known: Mapping[str, str]) -> None:
-    """Add metadata to each job that this process submits, unless its submitter sets the same keys.
-
-    The hook of `ray job submit` gets neither the client, which does not exist yet, nor, without `--metadata-json`,
-    anything that metadata could be put into (`ray/dashboard/modules/job/cli.py`). So the client's one method for
-    submitting gets a default; the process ends after this submission.
-    """
-    from ray.job_submission import JobSubmissionClient
-
-    @around(JobSubmissionClient, "submit_job")
-    def submit_job(submit: Any, self: Any, *, metadata: dict[str, str] | None = None, **options: Any) -> Any:
-        return submit(self, metadata={**known, **(metadata or {})}, **options)
 
 
 def write_dashboards(folder: Path) -> list[Path]:

@@ -135,5 +135,5 @@ class BackupSettings(Backups, EnvironmentSettings):
     """Settings of the services `backup` and `backup-timer`."""
 
 
-class OfGateway(Ports, Space, ObjectStore, Backups, Messages, Jobs):
+class OfGateway(Ports, Space, ObjectStore, Messages, Jobs):
     """Settings that the gateway reads: `make up` passes it each of these sections whole."""

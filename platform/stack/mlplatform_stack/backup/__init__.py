@@ -1,1 +1,1 @@
-"""Backup and restore of the stack's data, in the containers `backup` and `restore`; `backup.verbs` runs them."""
+"""Backup and restore of the stack's data, in the containers `backup` and `restore`; `verbs` runs them."""

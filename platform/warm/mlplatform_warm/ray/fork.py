@@ -8,6 +8,8 @@ at import. While this module is loaded, the IDs of actor classes come from the o
 Threads: Ray sets OMP_NUM_THREADS when a worker gets its first task, before that imports anything. A forked worker has
 loaded the libraries that read it, so their thread pools are resized then, unless they have this size already.
 
+RAY_LOG_TO_DRIVER, which Ray reads at import, is read when it is asked for: jobs may set it, and the template has not.
+
 Exit: before a driver disconnects, Ray's exit handler sleeps 0.5 s for messages that still arrive. A driver that ends
 without an error, and does not print what its workers print, disconnects at once.
 """
@@ -19,7 +21,7 @@ import os
 import sys
 
 import ray.actor
-from ray._private import utils, worker
+from ray._private import ray_constants, utils, worker
 
 from mlplatform_warm import threads
 
@@ -62,6 +64,16 @@ def _then_resize_pools() -> bool:
 
 
 utils.set_omp_num_threads_if_unset = _then_resize_pools
+
+
+class _Constants(type(ray_constants)):  # type: ignore[misc]
+    @property
+    def RAY_LOG_TO_DRIVER(self) -> bool:  # noqa: N802 - Ray's name
+        return bool(ray_constants.env_bool("RAY_LOG_TO_DRIVER", True))
+
+
+del ray_constants.RAY_LOG_TO_DRIVER
+ray_constants.__class__ = _Constants
 
 
 def _disconnect() -> None:

@@ -37,7 +37,7 @@ class StartedGateway:
     disk_reserve_gb: float = 0
     driver_label: str | None = None
     backups: Path | None = None
-    backup_to: str = ""
+    backup_hours: float | None = None
     shipper_token: bool = False
     prometheus: bool = True
     secrets_key: str | None = None
@@ -69,8 +69,7 @@ class StartedGateway:
             disk_reserve_gb=self.disk_reserve_gb,
             driver_label=self.driver_label,
             backups=self.backups,
-            backup_to=self.backup_to,
-            backup_every_hours=2,
+            backup_hours=self.backup_hours,
             shipper_token_path=self.folder / "shipper_token" if self.shipper_token else None,
             wheels=self.wheels,
             secrets_key_path=self._secrets_key_path(),

@@ -144,7 +144,7 @@ def test_times_of_backups_are_published(started: StartedGateway, tmp_path: Path)
 
     names = ("success_timestamp", "timer_timestamp", "interval")
     assert published() == [f"mlplatform_backup_{name}_seconds 0.0" for name in names]
-    started.backups, started.backup_to = tmp_path, "/mnt/backups"
+    started.backups, started.backup_hours = tmp_path, 2
     (tmp_path / "succeeded").touch()
     os.utime(tmp_path / "succeeded", (5000, 5000))
     found = published()

@@ -1,1 +1,1 @@
-"""Pure rules over nodes and requests, shared by the client and the gateway: no I/O."""
+"""Pure rules over nodes and requests: no I/O."""

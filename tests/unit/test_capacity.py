@@ -11,7 +11,7 @@ from mlplatform.capacity.resources import Node, Resources, WorkerGroup
 from mlplatform.errors import CapacityError
 from mlplatform_gateway.ray.listings import holdings_in, host_names, nodes_in, users_of
 
-LISTINGS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "ray_listings.json").read_text())
+LISTINGS: dict[str, Any] = json.loads((Path(__file__).parent / "ray_listings.json").read_text())
 LOST_AT = 1795238851.427
 """Time at which the worker of listing `lost` was found dead."""
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from stored import submitted
 
+from mlplatform.compat import ray_actors
 from mlplatform.errors import UnreachableError
 from mlplatform_gateway.errors import NoSuchJobError
 from mlplatform_gateway.jobs import containment, housekeeping
@@ -122,3 +123,7 @@ def test_detached_actor_of_ended_job_is_leftover(status: str) -> None:
 )
 def test_other_actors_are_kept(row: dict[str, Any], listed: dict[str, dict[str, Any]]) -> None:
     assert leftover([row], listed) == []
+
+
+def test_program_that_ends_actors_is_on_every_node() -> None:
+    assert ray_actors.__name__.split(".")[0] == "mlplatform", "the Ray image has neither the gateway nor the stack"

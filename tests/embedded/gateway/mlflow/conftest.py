@@ -23,7 +23,7 @@ from mlplatform.local.processes import free_ports
 from mlplatform.secrets.credentials import write_mlflow_account
 from mlplatform.settings.job import settings
 
-CHECKOUT = Path(__file__).parents[3]
+CHECKOUT = Path(__file__).parents[4]
 
 SHIPPED = CHECKOUT / "docker/mlflow/basic_auth.ini"
 
