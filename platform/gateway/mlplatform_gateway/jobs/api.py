@@ -204,9 +204,9 @@ async def _others(cluster: Cluster) -> list[dict[str, Any]]:
 def _attempt(attempt: AttemptRow, everything: bool) -> api.Attempt:
     """Return an attempt; its whole reason is for the job's team only."""
     shown = api.Attempt.model_validate(attempt)
-    if not everything and shown.reason is not None:
-        shown.reason = public_reason(shown.reason)
-    return shown
+    if everything or shown.reason is None:
+        return shown
+    return shown.model_copy(update={"reason": public_reason(shown.reason)})
 
 
 def resume_routes(services: Services, reconciler: Reconciler, admission: Admission) -> APIRouter:
