@@ -1,6 +1,6 @@
 #!/bin/sh
 # Run Docker Compose on this checkout's files. Compose prefers exported variables to .env; without those that are named
-# like settings, and its own, which shells export for other programs (as mlplatform_stack/shell.py does).
+# like settings, and its own, which shells export for other programs (as mlplatform_stack/env_file.py does).
 cd "$(dirname "$0")/.." || exit
 names() {
     {

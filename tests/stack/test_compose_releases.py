@@ -13,8 +13,8 @@ import pytest
 from compose_files import checkout, generate
 from host import CHECKOUT
 
+from mlplatform_stack import notebooks
 from mlplatform_stack.engine import MINIMUM_COMPOSE
-from mlplatform_stack.notebooks import compose_file as notebook_file
 from mlplatform_stack.settings import StackSettings
 
 LOADER = CHECKOUT / "tests/stack/compose-loader"
@@ -77,8 +77,8 @@ def test_release_loads_each_variant_of_stack(
     (root / ".env").write_text("\n".join([example, *lines]))
     generate(root, gpus=7)
     settings = StackSettings.load(root / ".env")
-    people = notebook_file.render(settings.accelerator, {"ann": 8889, "bo": 8890})
-    (root / notebook_file.FILE).write_text(people)
+    people = notebooks.render(settings.accelerator, {"ann": 8889, "bo": 8890})
+    (root / notebooks.FILE).write_text(people)
     services = load(loaders / release, root / ".env", root / "compose" / "compose.yaml", variables)["services"]
     names = sorted(name for name in services if name.startswith("ray-worker-"))
     generated = 1 if settings.accelerator == "cpu" else 7

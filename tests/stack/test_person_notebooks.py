@@ -17,7 +17,7 @@ from test_networks import CONNECT
 from test_security import CLOSED, refuses
 
 from mlplatform.client.jobs import Jobs
-from mlplatform_stack.notebooks import compose_file as notebook_file
+from mlplatform_stack import notebooks
 from mlplatform_stack.services import STORE
 
 pytestmark = pytest.mark.nightly
@@ -62,7 +62,7 @@ def labs(running: Stack) -> Iterator[dict[str, Lab]]:
         yield found
     finally:
         volumes: list[str] = []
-        for name in set(names.values()) & set(notebook_file.read_ports(running.root)):
+        for name in set(names.values()) & set(notebooks.read_ports(running.root)):
             removed = running.make("notebook", f"PERSON={name}", "REMOVE=1").stdout
             volumes += re.findall(r"\S+_(?:home|cache)-\S+", removed)
         running.up()
@@ -78,7 +78,7 @@ def test_notebook_of_person_has_no_secret_of_stack(stack: Stack, labs: dict[str,
     seen = alice.types("sh", "-c", search)
     assert alice.token in seen
     others = {path.name for path in (stack.root / "secrets").iterdir() if path.is_file()}
-    others.discard(notebook_file.token_name(alice.person))
+    others.discard(notebooks.token_name(alice.person))
     values = {name: re.findall(r"[\w-]{32,}", stack.secret(name)) for name in others}
     assert sum(map(len, values.values())) > 20
     assert not [name for name, found in values.items() if any(value in seen for value in found)]

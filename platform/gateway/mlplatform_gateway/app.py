@@ -17,28 +17,22 @@ from mlplatform.errors import PlatformError
 from mlplatform_gateway.audit import api as audit
 from mlplatform_gateway.http.application import application
 from mlplatform_gateway.http.auth import OPEN_PATHS, STATIC, TokenAuth
+from mlplatform_gateway.http.clients import Forwarded
 from mlplatform_gateway.http.errors import error_handler
-from mlplatform_gateway.http.forwarded import Forwarded
 from mlplatform_gateway.http.headers import ResponseHeaders
 from mlplatform_gateway.jobs import api as jobs
-from mlplatform_gateway.jobs import attempts_api, resuming_api
 from mlplatform_gateway.logs import api as logs
-from mlplatform_gateway.logs import job_api as job_logs
 from mlplatform_gateway.mlflow import api as mlflow
 from mlplatform_gateway.monitoring import metrics, ray_dashboard
 from mlplatform_gateway.notify import api as notify
 from mlplatform_gateway.packages import api as packages
-from mlplatform_gateway.pages import wheel
-from mlplatform_gateway.pages.api import FrontPageRoutes
+from mlplatform_gateway.pages import api as pages
 from mlplatform_gateway.parts import Parts
 from mlplatform_gateway.people import api as people
-from mlplatform_gateway.people import s3_key_api, secrets_api, sessions_api
 from mlplatform_gateway.queue import api as queue
-from mlplatform_gateway.queue import capacity_api
 from mlplatform_gateway.retention import api as retention
 from mlplatform_gateway.settings import GatewaySettings
 from mlplatform_gateway.usage import api as usage
-from mlplatform_gateway.usage import utilisation_api
 
 
 def create_app(config: GatewaySettings) -> FastAPI:
@@ -53,36 +47,41 @@ def create_app(config: GatewaySettings) -> FastAPI:
         jobs.routes(its, parts.reconciler, parts.admission, parts.to_head),
         jobs.end_routes(its, parts.reconciler, parts.to_head),
         jobs.state_routes(parts.store, parts.head),
-        job_logs.routes(parts.logs, parts.to_head),
-        job_logs.driver_routes(parts.store, parts.logs, parts.to_head),
-        resuming_api.routes(its, parts.reconciler, parts.admission),
+        jobs.resume_routes(its, parts.reconciler, parts.admission),
+        jobs.attempt_routes(parts.runs),
+        logs.routes(parts.logs, parts.to_head),
+        logs.driver_routes(parts.store, parts.logs, parts.to_head),
+        logs.shipper_routes(parts.logs),
         packages.routes(parts.packages, audit=parts.audit, disks=parts.disks),
         retention.routes(parts.retention, parts.audit),
         audit.routes(parts.audit),
         queue.routes(parts.explanations),
+        queue.capacity_routes(parts.admission, its.cluster, parts.head),
         usage.routes(parts.usage),
-        capacity_api.routes(parts.admission, its.cluster, parts.head),
-        logs.routes(parts.logs),
-        sessions_api.routes(parts.check, parts.sessions),
+        usage.utilisation_routes(parts.overview, its.cluster, parts.utilisation),
         people.people_routes(parts.people, parts.storage_key, parts.accounts),
         people.team_routes(parts.people, parts.store.open_jobs),
         people.token_routes(parts.tokens, parts.check, parts.accounts),
-        s3_key_api.routes(parts.storage_key, config.s3_endpoint_url, config.s3_port),
+        people.session_routes(parts.check, parts.sessions),
+        people.secret_routes(parts.secrets),
+        people.s3_key_routes(parts.storage_key, config.s3_endpoint_url, config.s3_port),
         mlflow.routes(parts.audit, parts.digests),
         notify.routes(parts.people, parts.sender),
-        attempts_api.routes(parts.secrets, parts.runs),
-        secrets_api.routes(parts.secrets),
-        utilisation_api.routes(parts.overview, its.cluster, parts.utilisation),
-        wheel.routes(config.wheels),
+        pages.routes(parts.page, parts.check, parts.sessions),
+        pages.mlflow_routes(parts.runs, parts.pages, config.tool("MLflow")),
+        pages.wheel_routes(config.wheels),
         *_metrics(parts),
         ray_dashboard.routes(parts.grafana, parts.prometheus),
     ]
-    page = FrontPageRoutes(parts.page, parts.check, parts.sessions, parts.runs, parts.pages, config.tool("MLflow"))
     # The route of the metrics accepts Prometheus' password only.
     open_paths = OPEN_PATHS | {metrics.PATH} if parts.prometheus_password else OPEN_PATHS
     always = {GATEWAY_HEADER: version("mlplatform"), logs.INSTANCE: parts.logs.instance}
     return application(
-        [*(route for router in routers for route in router.routes), *page.routes(), Mount("/", app=parts.to_head)],
+        [
+            *(route for router in routers for route in router.routes),
+            pages.static_files(),
+            Mount("/", app=parts.to_head),
+        ],
         jobs=parts.store,
         services=parts.programs,
         others=("", STATIC),
@@ -101,7 +100,7 @@ def _metrics(parts: Parts) -> list[APIRouter]:
     if parts.prometheus_password is None:
         return []
     password = parts.prometheus_password.read
-    return [metrics.routes(parts.totals, parts.usage, parts.logs, parts.disks, parts.backups, password)]
+    return [metrics.routes(parts.overview, parts.usage, parts.logs, parts.disks, parts.backups, password)]
 
 
 @asynccontextmanager

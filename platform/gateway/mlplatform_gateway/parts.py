@@ -17,13 +17,12 @@ from mlplatform_gateway.http.auth import TokenCheck
 from mlplatform_gateway.http.headers import RAY_PAGES, ResponseHeaders
 from mlplatform_gateway.jobs.admission import Admission
 from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
+from mlplatform_gateway.jobs.housekeeping import JobRuns
 from mlplatform_gateway.jobs.loop import Reconciler
 from mlplatform_gateway.jobs.overview import JobOverview
-from mlplatform_gateway.jobs.runs import JobRuns
 from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.starting import Limits
 from mlplatform_gateway.jobs.store import JobStore
-from mlplatform_gateway.jobs.totals import TotalsReader
 from mlplatform_gateway.logs.store import JobLogs
 from mlplatform_gateway.mlflow import client as mlflow
 from mlplatform_gateway.mlflow.accounts import MlflowAccounts
@@ -33,8 +32,7 @@ from mlplatform_gateway.monitoring.disks import Disks
 from mlplatform_gateway.monitoring.outages import Outages
 from mlplatform_gateway.monitoring.ray_dashboard import Monitoring
 from mlplatform_gateway.notify.loop import Messenger
-from mlplatform_gateway.notify.mail import MailServer
-from mlplatform_gateway.notify.sender import MessageSender
+from mlplatform_gateway.notify.sender import MailServer, MessageSender
 from mlplatform_gateway.packages.store import Packages
 from mlplatform_gateway.pages.view import FrontPage
 from mlplatform_gateway.people.s3_key import FileKey, PeopleKey
@@ -122,7 +120,6 @@ class Parts:
         self.grafana = Monitoring("Grafana", config.grafana)
         self.prometheus_password = password = _prometheus_password(config)
         self.prometheus = Monitoring("Prometheus", config.prometheus, password.read()) if password else None
-        self.totals = TotalsReader(engine)
         self.backups = partial(metrics.of_backups, config.backups, config.backup_hours)
         self.page = FrontPage(
             *(self.overview, self.services.cluster, self.head, self.utilisation),

@@ -49,8 +49,6 @@ def run(root: Path, job: job_file.Submission, check: str, logs: Path) -> int:
     """Start the stack, run a job and then a check, and remove the stack with its volumes, whatever happens.
 
     Args:
-        root: folder of the checkout.
-        job: the job.
         check: shell command that is run in the job's folder after the job has succeeded; empty for none. Its
             environment names the stack's services, `JOB_ID` the job.
         logs: folder for `job.log` and a file per service.

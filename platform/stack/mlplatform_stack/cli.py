@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 
 def _with_own_settings(root: Path) -> Path:
-    from mlplatform_stack import env, generated, shell
+    from mlplatform_stack import env, env_file, generated
 
-    shell.use_own_settings(root)
+    root = root.absolute()
+    env_file.use_own_settings(root)
     if (root / ".env").is_file():
         env.fill(root / ".env")
-    generated.write_missing(root.absolute())
+    generated.write_missing(root)
     return root
 
 
@@ -39,7 +40,7 @@ def env(root: Root = Path()) -> None:
     from mlplatform_stack import env as stack_env
     from mlplatform_stack.host import this_host
 
-    written = stack_env.write_env(root.absolute(), this_host())
+    written = stack_env.write_env(root, this_host())
     for line in written or ["nothing: .env and secrets/ are complete"]:
         print(line if line.startswith(" ") else f"wrote {line}")
 
@@ -48,19 +49,18 @@ def env(root: Root = Path()) -> None:
 def up(root: Root = Path(), only: Only = "") -> None:
     """Check the host, start the stack, wait until it is healthy, and show its addresses."""
     from mlplatform.errors import HostError
-    from mlplatform_stack import compose, doctor, images, unfinished
+    from mlplatform_stack import compose, doctor, images, notebooks, unfinished
     from mlplatform_stack.hosts import joining
-    from mlplatform_stack.notebooks import compose_file as notebook_file
 
-    unfinished.check(root.absolute())
-    if joining.has_joined(root.absolute()):
+    unfinished.check(root)
+    if joining.has_joined(root):
         raise HostError("This checkout's worker has joined another host's stack: run `make leave` first.")
-    for sentence in doctor.check_host(root.absolute(), only):
+    for sentence in doctor.check_host(root, only):
         print(f"Note: {sentence}", file=sys.stderr)
-    if notebook_file.read_ports(root.absolute()):
+    if notebooks.read_ports(root):
         print("People have notebooks of their own, so the shared one does not run.")
-    compose.up(root.absolute(), only)
-    if removed := images.remove_former(root.absolute()):
+    compose.up(root, only)
+    if removed := images.remove_former(root):
         print(f"Removed {removed} images of former versions.")
     status(root)
 
@@ -78,7 +78,7 @@ def ci(
 
     folder, _, command = job.partition(" -- ")
     found = job_file.submission(Path(folder.strip()).absolute(), **({"entrypoint": command} if command.strip() else {}))
-    raise typer.Exit(run(root.absolute(), found, check, logs.absolute()))
+    raise typer.Exit(run(root, found, check, logs.absolute()))
 
 
 @app.command()
@@ -86,13 +86,12 @@ def status(root: Root = Path(), as_json: Json = False) -> None:
     """Show the addresses of the running services, how to log in, and how to reach them from a laptop."""
     from rich.console import Console
 
-    from mlplatform_stack import docker, entrance, services
-    from mlplatform_stack.notebooks import verbs as notebooks
+    from mlplatform_stack import docker, entrance, notebooks, services
     from mlplatform_stack.settings import StackSettings
 
-    settings = StackSettings.load(root.absolute() / ".env")
-    running, of_people = docker.running(root.absolute()), notebooks.pages_of_people(root.absolute())
-    shown = [page for page in [*services.pages(root.absolute()), *of_people] if page.service in running]
+    settings = StackSettings.load(root / ".env")
+    running, of_people = docker.running(root), notebooks.pages_of_people(root)
+    shown = [page for page in [*services.pages(root), *of_people] if page.service in running]
     found = []
     for page in shown:
         plain = settings.model_copy(update={"compose_profiles": ""}) if page in of_people else settings
@@ -104,7 +103,7 @@ def status(root: Root = Path(), as_json: Json = False) -> None:
     if as_json or not found:
         return
     console = Console(file=terminal())
-    for line in entrance.trust_lines(root.absolute(), settings) if "proxy" in running else ():
+    for line in entrance.trust_lines(root, settings) if "proxy" in running else ():
         console.print(line, soft_wrap=True)
     # The command on one line whatever the terminal's width, so that it can be copied.
     console.print("\nFrom a laptop, this forwards every page to the same addresses there:")
@@ -121,7 +120,7 @@ def backup(
     """Save databases, objects, settings and the notebook's files while the stack runs."""
     from mlplatform_stack.backup import verbs as stack_backup
 
-    stack_backup.backup(root.absolute(), target, with_secrets=secrets)
+    stack_backup.backup(root, target, with_secrets=secrets)
 
 
 @app.command()
@@ -134,7 +133,7 @@ def restore(
     """Verify a backup completely, then replace the stack's data by it and start the stack."""
     from mlplatform_stack.backup import verbs as stack_backup
 
-    for line in stack_backup.restore(root.absolute(), source, snapshot, force=force):
+    for line in stack_backup.restore(root, source, snapshot, force=force):
         print(line)
     status(root)
 
@@ -150,7 +149,6 @@ def prune(
 
     from mlplatform_stack import prune as stack_prune
 
-    root = root.absolute()
     found = stack_prune.plan(root)
     if remove:
         removed = list(_shown(stack_prune.apply(root), sum(one.count for one in found)))
@@ -170,12 +168,12 @@ def upgrade_stack(root: Root = Path()) -> None:
     from mlplatform_stack import upgrade
     from mlplatform_stack.hosts import joining
 
-    if joining.has_joined(root.absolute()):
+    if joining.has_joined(root):
         raise HostError("This checkout's worker has joined another host's stack: run `make leave` first.")
-    if not upgrade.prepare(root.absolute()):
+    if not upgrade.prepare(root):
         print("The stack runs this commit already. To upgrade it, check out another one.")
         return
-    upgrade.start_program(root.absolute())
+    upgrade.start_program(root)
 
 
 @app.command("perform-upgrade", hidden=True)
@@ -183,7 +181,7 @@ def perform_upgrade(root: Root = Path()) -> None:
     """Perform or continue the upgrade that was prepared: the program that `upgrade` starts."""
     from mlplatform_stack import upgrade
 
-    print(upgrade.perform(root.absolute(), lambda sentence: print(f"Upgrade: {sentence}", flush=True)))
+    print(upgrade.perform(root, lambda sentence: print(f"Upgrade: {sentence}", flush=True)))
 
 
 @app.command()
@@ -194,7 +192,7 @@ def rotate(
     """Change secrets and certificates of the running stack, or complete a change that was interrupted."""
     from mlplatform_stack import rotation
 
-    for line in rotation.rotate(root.absolute(), only):
+    for line in rotation.rotate(root, only):
         print(line, flush=True)
 
 
@@ -206,7 +204,7 @@ def bundle(
     """Write images and packages into one archive, from which a host without network starts the stack."""
     from mlplatform_stack import bundle as stack_bundle
 
-    checksum = stack_bundle.write(root.absolute(), target.expanduser())
+    checksum = stack_bundle.write(root, target.expanduser())
     print(f"{checksum}  {target}")
     print(f"On the other host, in a checkout of the same version: make up BUNDLE={target.name}")
 
@@ -224,7 +222,7 @@ def host_token(
     address = address or hosts.address_of_this_host()
     if not address:
         raise HostError("This host has no route to another one: name the address to use with ADDRESS=.")
-    file = hosts.invite(root.absolute(), name, address)
+    file = hosts.invite(root, name, address)
     print(f"wrote {file.name}, which has the secrets of a worker. Move it to a clone of this repository on {name}:\n")
     print(f"  scp {file} {name}:CLONE/ && rm {file}")
     print(f"  make join FROM={file.name}    # there")
@@ -244,10 +242,10 @@ def join(
     from mlplatform_stack.hosts import joining
 
     if file:
-        name = joining.join(root.absolute(), this_host(), file.expanduser())
+        name = joining.join(root, this_host(), file.expanduser())
         print(f"The worker ray-worker-{name} has joined. `make leave` removes it.")
-    elif joining.has_joined(root.absolute()):
-        joining.start(root.absolute())
+    elif joining.has_joined(root):
+        joining.start(root)
     else:
         raise SettingsError("FROM is missing: name the file that `make host-token` wrote on the stack's host.")
 
@@ -257,7 +255,7 @@ def leave(root: Root = Path()) -> None:
     """Stop this machine's worker and remove what `join` has written; its stack continues."""
     from mlplatform_stack.hosts import joining
 
-    joining.leave(root.absolute())
+    joining.leave(root)
     print("This machine has left. On the stack's host, `make remove-host` frees its name.")
 
 
@@ -266,7 +264,7 @@ def list_hosts(root: Root = Path(), as_json: Json = False) -> None:
     """List the hosts that have joined, with the addresses of their workers."""
     from mlplatform_stack.hosts import verbs as hosts
 
-    found = hosts.joined(root.absolute())
+    found = hosts.joined(root)
     if as_json:
         return print_json({"name": name, "address": address} for name, address in found.items())
     for name, address in found.items():
@@ -278,7 +276,7 @@ def remove_host(name: Annotated[str, typer.Argument(help="Name of the host.")], 
     """Remove a host that has joined: its traffic is rejected from now on."""
     from mlplatform_stack.hosts import verbs as hosts
 
-    hosts.remove(root.absolute(), name)
+    hosts.remove(root, name)
     print(f"{name} is removed. It had the secrets of a worker: if you no longer trust it, run `make rotate`.")
 
 
@@ -292,10 +290,8 @@ def notebook(
 
     It has a token, files and a network of its own, and no account of the stack: the person logs in once.
     """
-    from mlplatform_stack.notebooks import compose_file as notebook_file
-    from mlplatform_stack.notebooks import verbs as notebooks
+    from mlplatform_stack import notebooks
 
-    root = root.absolute()
     if not remove:
         link, started = notebooks.add(root, person)
         print(f"The notebook of {person}{'' if started else ', as soon as `make up` has started it'}:\n")
@@ -306,7 +302,7 @@ def notebook(
         return
     volumes = notebooks.remove(root, person)
     print(f"The notebook of {person} is removed. Its files stay; to delete them: docker volume rm {' '.join(volumes)}")
-    if not notebook_file.read_ports(root):
+    if not notebooks.read_ports(root):
         print(
             "Nobody has one any more, so that the next `make up` starts the shared notebook again, with the accounts of"
         )
@@ -320,7 +316,6 @@ def shell_env(root: Root = Path()) -> None:
     from mlplatform_stack import env as stack_env
     from mlplatform_stack.settings import StackSettings
 
-    root = root.absolute()
     if not (root / ".env").is_file():
         print(exports(settings().environment()))
         return
@@ -346,10 +341,10 @@ def check(
     """Check this host and its stack; report each problem, why it matters and what fixes it. Exits 1 if one blocks."""
     import json
 
-    from mlplatform_stack.checks import alerts, examine, repair
+    from mlplatform_stack.checks import examine, repair, running
     from mlplatform_stack.checks.finding import Place
 
-    place = Place(root.absolute(), only)
+    place = Place(root, only)
     _ = place.settings  # without a valid .env there is one problem, which has a sentence of its own
     found = examine(place)
     if fix and (fixed := repair(found)):
@@ -363,7 +358,7 @@ def check(
             print(finding)
         if not any(finding.blocks for finding in found):
             print("The stack can start on this host.")
-        if not alerts.are_on(place.settings):
+        if not running.are_on(place.settings):
             print("Monitoring is off (COMPOSE_PROFILES in .env): of running services, only the containers are checked.")
     raise typer.Exit(int(any(finding.blocks for finding in found)))
 

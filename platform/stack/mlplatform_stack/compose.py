@@ -13,10 +13,9 @@ from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.environment import environment
 from mlplatform.settings.services import OfGateway
-from mlplatform_stack import checkout, declared, entrance, env_file, generated, images
+from mlplatform_stack import checkout, declared, entrance, env_file, generated, images, notebooks
 from mlplatform_stack.docker import compose, failed
 from mlplatform_stack.host import this_host
-from mlplatform_stack.notebooks import verbs as notebooks
 from mlplatform_stack.services import GPU_METRICS, exporters, profiles_of, start_variables
 from mlplatform_stack.settings import StackSettings
 

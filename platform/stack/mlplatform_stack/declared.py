@@ -50,7 +50,6 @@ def services(root: Path, known: Mapping[str, str] | None = None, *, generated: b
     """Return every service by its name, whether or not a profile starts it.
 
     Args:
-        root: folder of the checkout.
         known: variables that choose the files; by default those with which Compose reads them.
         generated: also read the generated files that exist.
     """

@@ -12,10 +12,9 @@ from typing import Any
 
 from mlplatform.errors import HostError
 from mlplatform.settings.host import LOOPBACK
-from mlplatform_stack import drivers, engine, images, networks, secrets_folder, sizing
+from mlplatform_stack import engine, images, networks, notebooks, secrets_folder, sizing
 from mlplatform_stack.docker import answer, running
-from mlplatform_stack.host import this_host
-from mlplatform_stack.notebooks import verbs as notebooks
+from mlplatform_stack.host import driver_problems, this_host
 from mlplatform_stack.services import pages
 from mlplatform_stack.settings import PROXY, StackSettings
 
@@ -26,7 +25,6 @@ def check_host(root: Path, only: str | None = None) -> list[str]:
     """Check that the stack can start on this host, and that its settings fit it.
 
     Args:
-        root: folder of the checkout.
         only: half of the stack to start; empty for all of it.
 
     Returns:
@@ -60,7 +58,7 @@ def check_host(root: Path, only: str | None = None) -> list[str]:
 
 def _accelerator_problems(root: Path, settings: StackSettings, info: dict[str, Any]) -> Iterator[str]:
     if settings.accelerator == "cuda":
-        yield from drivers.problems(root, settings.torch_index_url)
+        yield from driver_problems(root, settings.torch_index_url)
     if settings.accelerator == "cuda" and "nvidia" not in (info.get("Runtimes") or {}):
         yield (
             "ACCELERATOR=cuda, but Docker has no NVIDIA runtime: install the NVIDIA Container Toolkit, run "

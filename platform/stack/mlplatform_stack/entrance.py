@@ -29,7 +29,6 @@ def origin(settings: StackSettings, name: str = "") -> str:
     """Return scheme and host of the stack's addresses, to which each adds its port.
 
     Args:
-        settings: those of the stack.
         name: name of a page, so that a browser sends the cookies of one page to no other: they know no ports. Browsers
             resolve names below `localhost` themselves. Programs do not, and use addresses without a name.
     """

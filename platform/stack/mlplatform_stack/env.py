@@ -14,9 +14,8 @@ from mlplatform.files import atomic
 from mlplatform.settings.environment import shell_environment
 from mlplatform.settings.host import LOOPBACK
 from mlplatform.settings.job import Settings
-from mlplatform_stack import checkout, env_file, generated, secrets_folder, sizing
+from mlplatform_stack import checkout, env_file, generated, notebooks, secrets_folder, sizing
 from mlplatform_stack.host import Host
-from mlplatform_stack.notebooks import compose_file as notebook_file
 from mlplatform_stack.settings import StackSettings
 
 _READ_BY_SERVICES = ("docker", "images", "platform")
@@ -31,10 +30,6 @@ def write_env(root: Path, host: Host) -> list[str]:
     An existing `.env` changes in MLPLATFORM_VERSION, the tag of the images that this checkout builds: otherwise that
     line would keep the version of the checkout that wrote it. If WORKER_LAYOUT now means another number of workers than
     that among which the host was divided, the sizes of the workers change, unless a person has changed one of them.
-
-    Args:
-        root: folder of the checkout.
-        host: hardware of this host.
 
     Returns:
         One line per file or setting that was written, for display.
@@ -56,8 +51,8 @@ def write_env(root: Path, host: Host) -> list[str]:
     settings = StackSettings.load(file)
     names = secrets_folder.names(root)
     written += [f"secrets/{name}" for name in secrets_folder.write_missing(root / "secrets", names)]
-    if settings.notebook_layout == "generated" and notebook_file.write(root, settings, notebook_file.read_ports(root)):
-        written.append(f"{notebook_file.FILE} again, for this version")
+    if settings.notebook_layout == "generated" and notebooks.write(root, settings, notebooks.read_ports(root)):
+        written.append(f"{notebooks.FILE} again, for this version")
     written += generated.write(root, settings, host, checkout.started(root)["only"])
     return written + _divide(file, host, generated.number_of_workers(root))
 
@@ -111,7 +106,6 @@ def client_settings(root: Path, origin: str = f"http://{LOOPBACK}") -> Settings:
     """Return a client's settings on this host, or on a laptop with the forwarded ports and a copy of `secrets/`.
 
     Args:
-        root: folder of the checkout.
         origin: scheme and host of the services' ports; by default those on loopback.
     """
     stack = StackSettings.load(root / ".env")

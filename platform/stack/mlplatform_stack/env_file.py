@@ -1,4 +1,4 @@
-"""Single settings in `.env`: their lines, and changes of them, which leave the other lines as they are."""
+"""Single settings in `.env`: their lines, changes of them alone, and variables of a shell that would override them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from dotenv import dotenv_values
 from dotenv.parser import parse_stream
 
 from mlplatform.files import atomic
+from mlplatform.settings import proxies
+from mlplatform.settings.environment import leave_out, set_environment
 from mlplatform_stack.settings import StackSettings
+
+_OTHERS = r"COMPOSE_\w+|DOCKER_BUILDKIT|DOCKER_DEFAULT_PLATFORM"
+"""Compose's variables; the others choose the builder and the platform of images, for which the stack has no choice."""
 
 
 def lines_of(text: str, names: Container[str]) -> str:
@@ -42,3 +47,18 @@ def change(file: Path, values: Mapping[str, str]) -> bool:
     if after != before:
         atomic.write(file, after)
     return after != before
+
+
+def use_own_settings(root: Path) -> None:
+    """Leave out of this process, and of what it starts, what would take precedence over a checkout's `.env`.
+
+    Compose and the settings prefer variables to `.env`, and shells export some for other programs: those that are named
+    like a setting, as many programs have a DOMAIN or a WORKER_CPUS, and Compose's own, which may name another project.
+    Those that choose an engine, such as DOCKER_HOST, have their effect. The Makefile does the same for the commands
+    that it starts.
+    """
+    read = (name for file in (root / "compose").rglob("*.yaml") for name in re.findall(r"\$\{(\w+)", file.read_text()))
+    # `make BUNDLE=` empties the digests; a proxy may be set in the shell.
+    names = (name for name in {*read, *StackSettings.variables()} if not name.lower().endswith(("_digest", "_proxy")))
+    leave_out(re.compile("|".join([_OTHERS, *names])))
+    set_environment(proxies.for_containers(dotenv_values(root / ".env")))

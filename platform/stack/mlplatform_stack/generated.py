@@ -16,7 +16,8 @@ from typing import Any
 
 from mlplatform.errors import SettingsError
 from mlplatform.files import atomic
-from mlplatform_stack import checkout, declared, entrance, services, workers
+from mlplatform.settings.host import Accelerator
+from mlplatform_stack import checkout, declared, entrance, services, sizing
 from mlplatform_stack.declared import Service
 from mlplatform_stack.host import Host, this_host
 from mlplatform_stack.settings import StackSettings
@@ -37,9 +38,6 @@ def write(root: Path, settings: StackSettings, host: Host, only: str | None = No
     """Write the files whose content changes; return their names.
 
     Args:
-        root: folder of the checkout.
-        settings: those of the stack.
-        host: hardware of this host.
         only: half of the stack that is started, so that Prometheus expects nothing of the other.
     """
     contents = root / "compose" / "compose.yaml"
@@ -48,7 +46,7 @@ def write(root: Path, settings: StackSettings, host: Host, only: str | None = No
         return []
     shipped = declared.services(root, generated=False)
     present = number_of_workers(root) if _content(root).get(_WORKERS) == _kind(settings) else 0
-    number = workers.count(settings, host, present)
+    number = _count(settings, host, present)
     own = {**shipped, **_exporters(root, settings)}
     scrapes = f"{_BY}.\n{json.dumps({'scrape_configs': scrape_configs(own, settings, only)}, indent=2)}\n"
     texts = {
@@ -85,14 +83,12 @@ def render(root: Path, settings: StackSettings, number: int, digest: str) -> str
     """Return the compose file.
 
     Args:
-        root: folder of the checkout.
-        settings: those of the stack.
         number: workers.
         digest: of what Prometheus scrapes; another one makes Compose restart it.
     """
     shipped = declared.services(root, generated=False)
-    of_workers, of_exporters = workers.services(settings, number), _exporters(root, settings)
-    logs = [workers.logs(name) for name in of_workers]
+    of_workers, of_exporters = _workers(settings, number), _exporters(root, settings)
+    logs = [_logs(name) for name in of_workers]
     node = declared.inherited(root / "compose" / "base.yaml", "worker", {})
     owners = {**owners_of_volumes(shipped), **dict.fromkeys(logs, declared.facts(node).get("owner", ""))}
     pages = services.pages(root)
@@ -103,7 +99,7 @@ def render(root: Path, settings: StackSettings, number: int, digest: str) -> str
             **{name: {"extends": {"file": _accelerator(settings), "service": name}} for name in of_exporters},
             "log-shipper": {
                 "extends": {"file": "base.yaml", "service": "log-shipper"},
-                "volumes": [f"{workers.logs(name)}:/logs/{name}:ro" for name in of_workers],
+                "volumes": [f"{_logs(name)}:/logs/{name}:ro" for name in of_workers],
             },
             "ownership": {
                 "command": [f"{volume}={owner}" for volume, owner in owners.items()],
@@ -188,3 +184,49 @@ def _content(root: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {"services": {}}
     return content
+
+
+def _count(settings: StackSettings, host: Host, present: int) -> int:
+    """Return the number of workers.
+
+    Args:
+        present: number in the generated file, which stays while the host has a GPU for each; 0 for none.
+    """
+    if settings.worker_layout != "generated":
+        return {"host": 1, "gpu": 2}[settings.worker_layout]
+    most = max(host.gpus - len(sizing.gpus_of_notebook(settings, host)), 1)
+    too_many = host.gpus > 0 and present > most
+    return most if too_many or not present else present
+
+
+def _workers(settings: StackSettings, number: int) -> dict[str, dict[str, Any]]:
+    """Return the services of this many workers: one with all GPUs, or several with one each."""
+    has_all = settings.worker_layout == "host"
+    found = {}
+    for index in range(number):
+        name = f"ray-worker-{index}"
+        file = f"accelerator.{settings.accelerator}.yaml" if has_all else "base.yaml"
+        found[name] = {
+            "extends": {"file": file, "service": "worker"},
+            "container_name": f"${{STACK_PREFIX:-}}{name}",
+            "hostname": name,
+            **({} if has_all else _gpu(settings.accelerator, index)),
+            "volumes": [f"{_logs(name)}:/tmp/ray"],
+        }
+    return found
+
+
+def _logs(worker: str) -> str:
+    """Return the name of the volume with a worker's session logs."""
+    return f"{worker}-logs"
+
+
+def _gpu(accelerator: Accelerator, index: int) -> dict[str, Any]:
+    if accelerator == "cuda":
+        device = {"driver": "nvidia", "device_ids": [str(index)], "capabilities": ["gpu"]}
+        return {"deploy": {"resources": {"reservations": {"devices": [device]}}}}
+    if accelerator == "rocm":
+        # Render nodes are numbered from 128 (the kernel's drm_drv.c gives each kind 64 minors).
+        devices = ["/dev/kfd", f"/dev/dri/renderD{128 + index}"]
+        return {"devices": devices, "group_add": ["video", "${RENDER_GID:-44}"]}
+    return {}

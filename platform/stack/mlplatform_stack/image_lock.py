@@ -55,7 +55,6 @@ def lock(root: Path, *, upgrade: bool = False) -> list[Image]:
     A tag that is already locked keeps its digest.
 
     Args:
-        root: folder of the checkout.
         upgrade: replace digests by those that the tags have now, where the registries answer.
     """
     known, unseen, lines = locked(root), [], []

@@ -47,7 +47,6 @@ def rotate(root: Path, only: str = "") -> Iterator[str]:
     """Change the secrets of a running stack, or complete a rotation that was interrupted; one at a time.
 
     Args:
-        root: folder of the checkout.
         only: first words of the names of secrets, comma-separated, as in "store,mlflow"; empty for all.
 
     Yields:

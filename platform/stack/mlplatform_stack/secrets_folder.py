@@ -15,19 +15,7 @@ from pathlib import Path
 
 from mlplatform.errors import SettingsError
 from mlplatform.files import atomic
-from mlplatform.secrets.credentials import (
-    comet_config,
-    fernet_key,
-    mlflow_account,
-    password,
-    postgres_service,
-    prometheus_web,
-    read_s3_account,
-    s3_account,
-    s3_to_fill_in,
-    to_fill_in,
-    wandb_netrc,
-)
+from mlplatform.secrets import credentials
 from mlplatform_stack import declared
 from mlplatform_stack.bootstrap.minio import RIGHTS, metrics_token
 from mlplatform_stack.settings import StackSettings
@@ -37,7 +25,7 @@ _ALERTMANAGER = Path(__file__).parents[3] / "docker/alertmanager/alertmanager.ex
 
 
 def _plain(path: Path) -> None:
-    path.write_text(password())
+    path.write_text(credentials.password())
 
 
 S3_ROLES = tuple(RIGHTS)
@@ -46,29 +34,29 @@ S3_ROLES = tuple(RIGHTS)
 # In the order of writing: a derived file comes after its source.
 FILES: dict[str, Callable[[Path], object]] = {
     "postgres_password": _plain,
-    **{f"postgres_{role}": partial(postgres_service, role) for role in ("mlflow", "gateway", "backup")},
+    **{f"postgres_{role}": partial(credentials.postgres_service, role) for role in ("mlflow", "gateway", "backup")},
     "postgres_exporter_password": _plain,
     "store_root_password": _plain,
-    **{f"s3_{role}": partial(s3_account, role) for role in S3_ROLES},
+    **{f"s3_{role}": partial(credentials.s3_account, role) for role in S3_ROLES},
     "store_prometheus_token": lambda path: metrics_token(path.with_name("store_root_password"), path),
-    **{f"mlflow_{role}": partial(mlflow_account, role) for role in ("admin", "gateway", "job", "person")},
-    "mlflow_key": fernet_key,
+    **{f"mlflow_{role}": partial(credentials.mlflow_account, role) for role in ("admin", "gateway", "job", "person")},
+    "mlflow_key": credentials.fernet_key,
     "ray_token": _plain,
     "cluster_token": _plain,
     "log_shipper_token": _plain,
-    "gateway_secrets_key": fernet_key,
+    "gateway_secrets_key": credentials.fernet_key,
     "notebook_token": _plain,
     "prometheus_password": _plain,
-    "prometheus_web": lambda path: prometheus_web(path.with_name("prometheus_password"), path),
+    "prometheus_web": lambda path: credentials.prometheus_web(path.with_name("prometheus_password"), path),
     "metrics_password": _plain,
-    "metrics_web": lambda path: prometheus_web(path.with_name("metrics_password"), path),
+    "metrics_web": lambda path: credentials.prometheus_web(path.with_name("metrics_password"), path),
     "grafana_password": _plain,
     "backup_password": _plain,
-    "backup_s3": partial(s3_to_fill_in, "backups to S3"),
-    "s3_owner": partial(s3_to_fill_in, "S3_ENDPOINT_URL that may create and empty the buckets"),
-    "wandb_netrc": wandb_netrc,
-    "comet_config": comet_config,
-    "mail_password": partial(to_fill_in, "the password of the account at the mail server"),
+    "backup_s3": partial(credentials.s3_to_fill_in, "backups to S3"),
+    "s3_owner": partial(credentials.s3_to_fill_in, "S3_ENDPOINT_URL that may create and empty the buckets"),
+    "wandb_netrc": credentials.wandb_netrc,
+    "comet_config": credentials.comet_config,
+    "mail_password": partial(credentials.to_fill_in, "the password of the account at the mail server"),
     "alertmanager.yml": lambda path: path.write_text(_ALERTMANAGER.read_text()),
 }
 
@@ -85,7 +73,7 @@ def account_problems(folder: Path, settings: StackSettings) -> Iterator[str]:
     """Yield which files for accounts on another S3 server are missing or not filled in."""
     for role in ("owner", *S3_ROLES) if settings.s3_endpoint_url else ():
         try:
-            read_s3_account(folder / f"s3_{role}")
+            credentials.read_s3_account(folder / f"s3_{role}")
         except SettingsError as error:
             yield str(error)
 

@@ -52,7 +52,7 @@ STORES = ("postgres", STORE)
 NOTEBOOK = "notebook"
 
 PERSONAL_NOTEBOOKS = "personal-notebooks"
-"""Profile of the notebooks of people, which replaces that of the shared one (`notebooks/compose_file.py`)."""
+"""Profile of the notebooks of people, which replaces that of the shared one (`notebooks.py`)."""
 
 GPU_METRICS = "gpu-metrics"
 """Profile of the exporters of GPU metrics, without which everything else works."""
@@ -116,7 +116,6 @@ def pages(root: Path, known: Mapping[str, str] | None = None) -> list[Page]:
     """Return every page that a stack can publish, in the order in which people need them.
 
     Args:
-        root: folder of the checkout.
         known: variables of the settings; by default those with which Compose reads the files.
 
     Raises:

@@ -35,7 +35,6 @@ def check(root: Path, continues: str = "") -> None:
     """Refuse to change a stack in the middle of another change.
 
     Args:
-        root: folder of the checkout.
         continues: the verb that is about to run, which may continue its own.
 
     Raises:

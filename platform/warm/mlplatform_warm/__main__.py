@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from mlplatform_warm import conditions, program, threads, title
-from mlplatform_warm.client import FORKED, JOB_PREFIX, SILENCE_SECONDS, START, Cold, receive, send
+from mlplatform_warm.client import FORKED, JOB_PREFIX, SILENCE_SECONDS, START, Cold, check_owner, receive, send
 from mlplatform_warm.imports import Record, import_in_background
 from mlplatform_warm.notes import DRIVERS
 from mlplatform_warm.packages import FORK, OF_HEAD, OF_JOBS, Packages
 from mlplatform_warm.preparation import prepare_next, without_ray
 from mlplatform_warm.program import ModulePath, Program
-from mlplatform_warm.template import Template, end_with_parent, is_own
+from mlplatform_warm.template import Template, end_with_parent
 from mlplatform_warm.variables import OF_DRIVERS
 
 JOB_IDLE_SECONDS = 5.0
@@ -166,8 +166,7 @@ def _refusals(connection: Callable[[], socket.socket]) -> Iterator[None]:
 
 def _request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     connection.settimeout(SILENCE_SECONDS)
-    if not is_own(connection):
-        raise Cold("the template belongs to another user")
+    check_owner(connection)
     connection.sendall(FORKED)
     return receive(connection)
 

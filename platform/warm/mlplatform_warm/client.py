@@ -19,11 +19,10 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 
-from mlplatform_warm.exits import exit_status
 from mlplatform_warm.notes import DRIVERS, TOLD, note
 from mlplatform_warm.stand_in import guard, stand_in
 from mlplatform_warm.variables import is_read_early
-from mlplatform_warm.waiting import await_readable, wake_on_signals
+from mlplatform_warm.waiting import await_readable, exit_status, wake_on_signals
 
 SOCKETS = "MLPLATFORM_WARM_SOCKETS"
 """Variable with the folder of the templates' sockets; without it programs start cold."""
@@ -181,15 +180,15 @@ def _connection(path: str) -> socket.socket | None:
     except (FileNotFoundError, ConnectionRefusedError):
         connection.close()
         return None
-    if peer_user(connection) != os.getuid():
-        raise Cold("the template belongs to another user")
+    check_owner(connection)
     return connection
 
 
-def peer_user(connection: socket.socket) -> int:
-    """Return the user ID of the process at the other end."""
+def check_owner(connection: socket.socket) -> None:
+    """Raise Cold unless the process at the other end belongs to the same user."""
     _pid, user, _group = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(user)
+    if user != os.getuid():
+        raise Cold("the template belongs to another user")
 
 
 def describe(arguments: list[str], environment: dict[str, str], inherited: list[int]) -> dict[str, object]:
@@ -297,7 +296,9 @@ def _accepted(connection: socket.socket) -> int:
 def _inherited_files(internal: set[int]) -> list[int]:
     """Return the open files that an executed program would have; Python marks its own as close-on-exec."""
     numbers = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
-    inherited = [number for number in numbers if number not in internal and _is_open(number) and _is_inherited(number)]
+    inherited = [
+        number for number in numbers if number not in internal and _is_open(number) and os.get_inheritable(number)
+    ]
     if len(inherited) > MOST_FILES:
         raise Cold(f"{len(inherited)} open files are too many to pass")
     return sorted(inherited)
@@ -309,10 +310,6 @@ def _is_open(number: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _is_inherited(number: int) -> bool:
-    return not fcntl.fcntl(number, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
 
 
 def _forward_signals(child: int) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Self
 
 from mlplatform_warm import conditions, threads
-from mlplatform_warm.client import WAITING, Cold, peer_user, read, send
+from mlplatform_warm.client import WAITING, Cold, read, send
 from mlplatform_warm.imports import Record, Sources, import_all, recorded
 
 BACKLOG = 512
@@ -346,11 +346,6 @@ def end_with_parent(number: signal.Signals, parent: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), number)
-
-
-def is_own(connection: socket.socket) -> bool:
-    """Return whether the other end belongs to the same user."""
-    return peer_user(connection) == os.getuid()
 
 
 def _answers(path: Path) -> bool:

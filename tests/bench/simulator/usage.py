@@ -9,7 +9,7 @@ from workload import Job
 
 from mlplatform.capacity.resources import rate
 from mlplatform_gateway.queue.planner.queue import Team, Usage
-from mlplatform_gateway.usage.decay import Decayed
+from mlplatform_gateway.usage.ledger import Decayed
 
 
 class _Meter:

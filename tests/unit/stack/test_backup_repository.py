@@ -16,7 +16,7 @@ import pytest
 
 from mlplatform.errors import StorageError
 from mlplatform_stack.backup import __main__ as program
-from mlplatform_stack.backup import databases, marks, repository
+from mlplatform_stack.backup import databases, repository, timer
 from mlplatform_stack.backup.archive import Header, Writer, reading
 from mlplatform_stack.backup.repository import Repository
 
@@ -152,7 +152,7 @@ def test_timer_makes_no_new_place_for_former_backups(
     kept: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the disk is not mounted that has them."""
-    monkeypatch.setattr(marks, "STATE", tmp_path / "state")
+    monkeypatch.setattr(timer, "STATE", tmp_path / "state")
     monkeypatch.setattr(program, "save", writing(FIRST))
     (tmp_path / "state").mkdir()
     for name in ("DAILY", "WEEKLY", "MONTHLY"):

@@ -17,10 +17,9 @@ from typing import Any, cast
 import pytest
 
 from mlplatform.errors import StorageError
-from mlplatform_stack.backup import archive, files, objects, restoring, saving
+from mlplatform_stack.backup import archive, contents, files, objects
 from mlplatform_stack.backup.archive import Header, Writer, reading
-from mlplatform_stack.backup.progress import Progress
-from mlplatform_stack.backup.saving import without_passwords
+from mlplatform_stack.backup.contents import Progress, without_passwords
 from mlplatform_stack.backup.verbs import merged
 from mlplatform_stack.bootstrap.buckets import Versions
 
@@ -218,10 +217,10 @@ def test_present_secrets_are_saved_during_a_rotation(tmp_path: Path, monkeypatch
     for name in ("secrets/next/ray_token", "secrets/ray_token", "env", "workspace/notes"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
-    monkeypatch.setattr(saving, "ENV", tmp_path / "env")
-    monkeypatch.setattr(saving, "SECRETS", tmp_path / "secrets")
-    monkeypatch.setattr(saving, "VOLUMES", tmp_path)
-    saved = read(archived(saving._save_files))
+    monkeypatch.setattr(contents, "ENV", tmp_path / "env")
+    monkeypatch.setattr(contents, "SECRETS", tmp_path / "secrets")
+    monkeypatch.setattr(contents, "VOLUMES", tmp_path)
+    saved = read(archived(contents._save_files))
     secrets = {name: content for name, content in saved.items() if name.startswith("secrets/")}
     assert secrets == {"secrets/ray_token": b"secrets/ray_token"}
 
@@ -312,10 +311,11 @@ def backup_of_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
         path.write_text(text)
     (tmp_path / "old/workspace").mkdir()
     (tmp_path / "old/env").write_text("")
-    monkeypatch.setattr(saving, "ENV", tmp_path / "old/env")
-    monkeypatch.setattr(saving, "VOLUMES", tmp_path / "old")
-    monkeypatch.setattr(restoring, "VOLUMES", tmp_path / "new")
-    return archived(saving._save_files, Header("0.4.0", "", {}))
+    monkeypatch.setattr(contents, "ENV", tmp_path / "old/env")
+    monkeypatch.setattr(contents, "VOLUMES", tmp_path / "old")
+    saved = archived(contents._save_files, Header("0.4.0", "", {}))
+    monkeypatch.setattr(contents, "VOLUMES", tmp_path / "new")
+    return saved
 
 
 def test_backup_has_files_of_people_without_tokens_and_caches(backup_of_home: bytes) -> None:
@@ -326,12 +326,12 @@ def test_backup_has_files_of_people_without_tokens_and_caches(backup_of_home: by
 def test_files_of_people_are_restored_where_they_have_notebooks(backup_of_home: bytes, tmp_path: Path) -> None:
     kinds = {name.partition("/")[0] for name in read(backup_of_home)}
     with pytest.raises(StorageError, match=r"lacks \(alice\): run `make notebook PERSON=alice`"):
-        restoring.check_places(kinds)
+        contents.check_places(kinds)
     uploads: Any = None  # the backup has no objects
     (tmp_path / "new/home-alice").mkdir(parents=True)
-    restoring.check_places(kinds)
+    contents.check_places(kinds)
     with reading(io.BytesIO(backup_of_home), {}) as (_, members):
         for member in members:
             if member.name.startswith("home-alice"):
-                restoring._restore(member, uploads, Progress("restored"))
+                contents._restore(member, uploads, Progress("restored"))
     assert (tmp_path / "new/home-alice/work/a.py").read_text() == "code"

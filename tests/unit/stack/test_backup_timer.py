@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from waiting import wait_for
 
-from mlplatform_stack.backup import marks, timer
+from mlplatform_stack.backup import timer
 from mlplatform_stack.backup.timer import due
 
 HOUR = 3600.0
@@ -34,7 +34,7 @@ def test_failed_backup_is_repeated_sooner_than_hour_if_interval_is() -> None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the records."""
-    monkeypatch.setattr(marks, "STATE", tmp_path)
+    monkeypatch.setattr(timer, "STATE", tmp_path)
     monkeypatch.setattr(timer, "HEARTBEAT", tmp_path / "heartbeat")
     return tmp_path
 
@@ -59,13 +59,13 @@ def test_complete_backup_is_repeated_after_interval(folder: Path) -> None:
 def test_failed_backup_is_reported_and_waits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert made(folder, "exit 3", turns=2) == 1
     assert "failed with exit code 3" in capsys.readouterr().err
-    assert marks.last_success() == 0
+    assert timer.last_success() == 0
 
 
 def test_first_start_of_timer_is_remembered(folder: Path) -> None:
-    marks.timer_started()
+    timer.timer_started()
     os.utime(folder / "timer", (1, 1))
-    marks.timer_started()
+    timer.timer_started()
     assert (folder / "timer").stat().st_mtime == 1
 
 
@@ -73,9 +73,9 @@ def test_stopped_timer_ends_its_backup(tmp_path: Path) -> None:
     program = f"""
 import signal, sys
 from pathlib import Path
-from mlplatform_stack.backup import marks, timer
+from mlplatform_stack.backup import timer
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-folder = marks.STATE = Path({str(tmp_path)!r})
+folder = timer.STATE = Path({str(tmp_path)!r})
 timer.HEARTBEAT = folder / "heartbeat"
 backup = f"trap 'touch {{folder}}/ended; kill $!; exit 1' TERM; touch {{folder}}/begun; sleep 60 & wait"
 timer.run(3600, ["sh", "-c", backup])
@@ -91,10 +91,10 @@ def test_second_backup_waits_for_end_of_first(folder: Path, capsys: pytest.Captu
     order = []
 
     def second() -> None:
-        with marks.one_at_a_time():
+        with timer.one_at_a_time():
             order.append("second")
 
-    with marks.one_at_a_time():
+    with timer.one_at_a_time():
         thread = threading.Thread(target=second)
         thread.start()
         wait_for(lambda: "Another backup or restore runs" in capsys.readouterr().err, "the note")

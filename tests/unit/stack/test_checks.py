@@ -17,7 +17,7 @@ from mlplatform.errors import HostError
 from mlplatform_stack import checks, docker, host, rotation, secrets_folder, sizing, unfinished, upgrade
 from mlplatform_stack import cli as cli_stack
 from mlplatform_stack.backup import verbs as backup
-from mlplatform_stack.checks import alerts, gpus, health, kernel, start
+from mlplatform_stack.checks import machine, running, start
 from mlplatform_stack.checks.finding import Finding, Place
 from mlplatform_stack.host import Host
 from mlplatform_stack.settings import StackSettings
@@ -44,14 +44,14 @@ def kernel_with(place: Place, **values: str) -> Place:
 
 
 def test_low_kernel_limit_is_named_with_its_fix(place: Place) -> None:
-    (found,) = kernel.limits(kernel_with(place, fs__inotify__max_user_instances="128", kernel__pid_max="4194304"))
+    (found,) = machine.limits(kernel_with(place, fs__inotify__max_user_instances="128", kernel__pid_max="4194304"))
     assert found.problem == "fs.inotify.max_user_instances is 128, less than 256."
     assert "fs.inotify.max_user_instances=256" in found.fix
 
 
 def test_refused_overcommit_is_found(place: Place) -> None:
-    assert list(kernel.limits(kernel_with(place, vm__overcommit_memory="1"))) == []
-    assert len(list(kernel.limits(kernel_with(place, vm__overcommit_memory="2")))) == 1
+    assert list(machine.limits(kernel_with(place, vm__overcommit_memory="1"))) == []
+    assert len(list(machine.limits(kernel_with(place, vm__overcommit_memory="2")))) == 1
 
 
 def test_safe_fixes_close_folder_and_write_missing_secrets(place: Place) -> None:
@@ -94,7 +94,7 @@ def test_failed_containers_are_found_and_ended_ones_not(place: Place, monkeypatc
     listing = "\n".join(json.dumps({**each, "Name": f"ml-{each['Service']}"}) for each in containers)
     monkeypatch.setattr(docker, "answer", lambda *command, **options: listing)
     shutil.copytree(CHECKOUT / "compose", place.root / "compose", dirs_exist_ok=True)
-    found = list(health.unhealthy(place))
+    found = list(running.unhealthy(place))
     assert [(each.problem, each.blocks) for each in found] == [
         ("The container ml-mlflow is unhealthy.", True),
         ("The container ml-minio exited with 1.", True),
@@ -135,7 +135,7 @@ def test_firing_alerts_are_findings(
         return 200, json.dumps({"data": {"alerts": [alert]}})
 
     monkeypatch.setenv("PROMETHEUS_PORT", port_of(serve(answer)))
-    found = list(alerts.firing(place))
+    found = list(running.firing(place))
     why = "The alert NewJobsRejected fires, active since 2026-11-29 10:20 UTC."
     fix = "`make prune APPLY=1` removes data."
     assert found == [Finding("New jobs are rejected.", why, fix, blocks) for blocks in expected]
@@ -146,9 +146,9 @@ def test_prometheus_that_does_not_run_or_fails_hides_nothing(
     place: Place, serve: Callable[..., str], closed_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROMETHEUS_PORT", str(closed_port))
-    assert list(alerts.firing(place)) == []
+    assert list(running.firing(place)) == []
     monkeypatch.setenv("PROMETHEUS_PORT", port_of(serve(lambda method, path: (503, ""))))
-    (found,) = checks.examine(place, [alerts.firing])
+    (found,) = checks.examine(place, [running.firing])
     assert "Prometheus answers with 503" in found.problem
 
 
@@ -159,7 +159,7 @@ def test_doctor_says_what_it_knows_without_monitoring(
     monkeypatch.setattr(checks, "examine", lambda place: [])
     for profiles, said in (("monitoring", False), ("notebook", True)):
         monkeypatch.setenv("COMPOSE_PROFILES", profiles)
-        assert list(alerts.firing(place)) == []
+        assert list(running.firing(place)) == []
         with pytest.raises(typer.Exit):
             cli_stack.check(place.root, as_json=False, fix=False)
         assert ("only the containers are checked" in capsys.readouterr().out) is said
@@ -240,31 +240,31 @@ def test_driver_of_nvidia_that_fails_is_found(
 ) -> None:
     monkeypatch.setenv("ACCELERATOR", "cuda")
     program("nvidia-smi", script)
-    problems = [finding.problem for finding in gpus.drivers(place)]
+    problems = [finding.problem for finding in machine.drivers(place)]
     assert len(problems) == bool(expected)
     assert all(expected in problem for problem in problems if expected)
 
 
 def test_missing_driver_of_nvidia_is_found(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(gpus.drivers(place)) == []
+    assert list(machine.drivers(place)) == []
     monkeypatch.setenv("ACCELERATOR", "cuda")
     monkeypatch.setenv("PATH", str(place.root))
-    assert ["no driver of NVIDIA" in finding.problem for finding in gpus.drivers(place)] == [True]
+    assert ["no driver of NVIDIA" in finding.problem for finding in machine.drivers(place)] == [True]
 
 
 def test_devices_of_other_group_are_found(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERATOR", "rocm")
     (place.dev / "dri").mkdir(parents=True)
     (place.dev / "kfd").touch(0o660)
-    assert ["renderD" in finding.problem for finding in gpus.drivers(place)] == [True, False]
+    assert ["renderD" in finding.problem for finding in machine.drivers(place)] == [True, False]
     node = place.dev / "dri" / "renderD128"
     node.touch(0o660)
     gid = node.stat().st_gid
-    fixes = [finding.fix for finding in gpus.drivers(place)]
+    fixes = [finding.fix for finding in machine.drivers(place)]
     assert len(fixes) == 2
     assert all(f"RENDER_GID={gid}/" in fix for fix in fixes)
     monkeypatch.setenv("RENDER_GID", str(gid))
-    assert list(gpus.drivers(place)) == []
+    assert list(machine.drivers(place)) == []
 
 
 LISTING = """\

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from mlplatform_stack import env as stack_env
-from mlplatform_stack import env_file
+from mlplatform_stack import env_file, notebooks
 from mlplatform_stack.host import Host
-from mlplatform_stack.notebooks import compose_file as notebook_file
 from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
@@ -59,7 +58,7 @@ def test_only_owner_changes_what_verbs_write(tmp_path: Path) -> None:
         text = (root / ".env").read_text()
         (root / ".env").write_text(text.replace("\nWORKER_LAYOUT=gpu", "\nWORKER_LAYOUT=generated"))
         stack_env.write_env(root, Host(2**34, 8, "cuda", 4))
-        notebook_file.write(root, StackSettings.load(root / ".env"), {"ann": 8889})
+        notebooks.write(root, StackSettings.load(root / ".env"), {"ann": 8889})
         env_file.change(root / ".env", {"COMPOSE_PROFILES": "hosts"})
     finally:
         os.umask(before)

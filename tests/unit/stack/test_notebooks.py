@@ -15,12 +15,10 @@ import yaml
 from compose_files import effective
 
 from mlplatform.errors import HostError, SettingsError
-from mlplatform_stack import declared, doctor, env, services, sizing
+from mlplatform_stack import declared, doctor, env, notebooks, services, sizing
 from mlplatform_stack.checks.finding import Place
-from mlplatform_stack.checks.health import unconnected_notebooks
+from mlplatform_stack.checks.running import unconnected_notebooks
 from mlplatform_stack.host import Host
-from mlplatform_stack.notebooks import compose_file as notebook_file
-from mlplatform_stack.notebooks import verbs as notebooks
 from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
@@ -96,8 +94,8 @@ def stack(root: Path, program: Callable[[str, str], Path], monkeypatch: pytest.M
 @pytest.fixture(params=["cpu", "cuda", "rocm"])
 def rendered(request: pytest.FixtureRequest, stack: Stack) -> dict[str, dict[str, Any]]:
     """The generated services of two people, with what they inherit."""
-    file = stack.root / notebook_file.FILE
-    file.write_text(notebook_file.render(request.param, PORTS))
+    file = stack.root / notebooks.FILE
+    file.write_text(notebooks.render(request.param, PORTS))
     return {name: effective(file, name) for name in yaml.safe_load(file.read_text())["services"]}
 
 
@@ -142,7 +140,7 @@ def test_backups_have_files_of_people_but_not_caches(rendered: dict[str, dict[st
 
 
 def test_generated_file_declares_what_it_uses(stack: Stack) -> None:
-    content = yaml.safe_load(notebook_file.render("cpu", PORTS))
+    content = yaml.safe_load(notebooks.render("cpu", PORTS))
     assert set(content["networks"]) == {"notebook-alice", "notebook-bob"}
     assert set(content["volumes"]) == {"home-alice", "cache-alice", "home-bob", "cache-bob"}
     assert content["secrets"]["notebook_token_bob"] == {"file": "../secrets/notebook_token_bob"}
@@ -151,7 +149,7 @@ def test_generated_file_declares_what_it_uses(stack: Stack) -> None:
 def test_first_notebook_is_written_and_waits_for_start(stack: Stack) -> None:
     link, started = notebooks.add(stack.root, "alice")
     assert not started
-    port = notebook_file.read_ports(stack.root)["alice"]
+    port = notebooks.read_ports(stack.root)["alice"]
     assert link == f"http://notebook-alice.localhost:{port}/lab?token={stack.secret('alice').read_text()}"
     (page,) = notebooks.pages_of_people(stack.root)
     assert (page.title, page.service, page.port) == ("JupyterLab of alice", "notebook-alice", port)
@@ -182,7 +180,7 @@ def test_repetition_keeps_port_and_token_unless_they_are_unusable(stack: Stack) 
     first, _ = notebooks.add(stack.root, "alice")
     assert notebooks.add(stack.root, "bob")[0].split("token")[0] != first.split("token")[0]
     assert notebooks.add(stack.root, "alice")[0] == first
-    port = notebook_file.read_ports(stack.root)["alice"]
+    port = notebooks.read_ports(stack.root)["alice"]
     with socket.create_server(("127.0.0.1", port)):
         (problem,) = port_problems(stack.root, "notebook-alice", "notebook-bob")
         assert f"Port {port} for JupyterLab of alice cannot be used" in problem
@@ -207,7 +205,7 @@ def test_port_is_none_of_stack_or_of_somebody_else(stack: Stack) -> None:
 def test_name_that_nobody_can_have_is_rejected(stack: Stack, name: str) -> None:
     with pytest.raises(SettingsError, match="Invalid name of a person"):
         notebooks.add(stack.root, name)
-    assert not (stack.root / notebook_file.FILE).exists()
+    assert not (stack.root / notebooks.FILE).exists()
 
 
 def test_missing_image_error_names_command(stack: Stack) -> None:
@@ -220,20 +218,20 @@ def test_removal_keeps_files_and_last_one_returns_shared_notebook(stack: Stack) 
     for person in ("alice", "bob"):
         notebooks.add(stack.root, person)
     assert notebooks.remove(stack.root, "alice") == ("mlplatform_home-alice", "mlplatform_cache-alice")
-    assert list(notebook_file.read_ports(stack.root)) == ["bob"]
+    assert list(notebooks.read_ports(stack.root)) == ["bob"]
     assert not stack.secret("alice").exists()
     assert stack.settings.notebook_layout == "generated"
     with pytest.raises(HostError, match="'alice' has no notebook: the stack has those of bob"):
         notebooks.remove(stack.root, "alice")
     notebooks.remove(stack.root, "bob")
-    assert not (stack.root / notebook_file.FILE).exists()
+    assert not (stack.root / notebooks.FILE).exists()
     assert stack.settings.notebook_layout == "shared"
     assert "notebook" in services.profiles_of(stack.settings)
 
 
 def test_set_up_writes_generated_file_again_for_other_version(stack: Stack) -> None:
     notebooks.add(stack.root, "alice")
-    file = stack.root / notebook_file.FILE
+    file = stack.root / notebooks.FILE
     present = file.read_text()
     file.write_text(present.replace('"MLPLATFORM_USER": "alice"', '"OLD": "1"'))
     assert stack.written_again() == ["compose/notebook.generated.yaml again, for this version"]
@@ -241,11 +239,11 @@ def test_set_up_writes_generated_file_again_for_other_version(stack: Stack) -> N
     assert stack.written_again() == []
     file.unlink()
     stack.written_again()
-    assert notebook_file.read_ports(stack.root) == {}, "Compose would miss the file"
+    assert notebooks.read_ports(stack.root) == {}, "Compose would miss the file"
 
 
 def test_unreadable_file_error_names_fix(stack: Stack) -> None:
-    (stack.root / notebook_file.FILE).write_text("services:\n  notebook-alice: {}\n")
+    (stack.root / notebooks.FILE).write_text("services:\n  notebook-alice: {}\n")
     with pytest.raises(SettingsError, match=r"cannot be read: delete it, and run `make notebook` for each person"):
         notebooks.add(stack.root, "bob")
 

@@ -12,8 +12,7 @@ import pytest
 import yaml
 from compose_files import checkout
 
-from mlplatform_stack import declared
-from mlplatform_stack.notebooks import compose_file as notebook_file
+from mlplatform_stack import declared, notebooks
 
 CHECKOUT = Path(__file__).parents[3]
 COMPOSE = CHECKOUT / "compose"
@@ -28,12 +27,12 @@ def test_down_removes_containers_but_no_volume() -> None:
     assert removed == []
 
 
-SHARED, OF_PERSON = (COMPOSE / "notebook.yaml").read_text(), notebook_file.render("rocm", {"alice": 8901})
+SHARED, OF_PERSON = (COMPOSE / "notebook.yaml").read_text(), notebooks.render("rocm", {"alice": 8901})
 
 
 @pytest.mark.parametrize(
     ("text", "work"),
-    [(SHARED, "/home/jovyan/work"), (OF_PERSON, notebook_file.HOME)],
+    [(SHARED, "/home/jovyan/work"), (OF_PERSON, notebooks.HOME)],
     ids=["shared", "of a person"],
 )
 def test_notebook_keeps_work_on_named_volume(text: str, work: str) -> None:
@@ -50,7 +49,7 @@ def test_notebook_keeps_work_on_named_volume(text: str, work: str) -> None:
 def test_every_container_with_amd_gpu_has_its_groups(tmp_path: Path, layout: str) -> None:
     """`/dev/kfd` belongs to the host's group render, or video in older distributions."""
     root = checkout(tmp_path, ACCELERATOR="rocm", WORKER_LAYOUT=layout, NOTEBOOK_LAYOUT="generated")
-    (root / notebook_file.FILE).write_text(OF_PERSON)
+    (root / notebooks.FILE).write_text(OF_PERSON)
     services = declared.services(root)
     joined = declared.inherited(COMPOSE / "accelerator.rocm.yaml", "worker-of-host", {})
     services["ray-worker of a joined host"] = joined

@@ -19,7 +19,7 @@ import pytest
 from waiting import wait_for
 from warm import Warm, start_template
 
-from mlplatform_warm.exits import exit_status
+from mlplatform_warm.waiting import exit_status
 
 ROUNDS, MANY_ROUNDS = 10, 40
 PROGRAMS = 6

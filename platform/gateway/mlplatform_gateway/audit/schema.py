@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import DDL, BigInteger, Identity, Integer, event
 from sqlalchemy.orm import Mapped, mapped_column
 
-from mlplatform_gateway.database.base import Base
+from mlplatform_gateway.database.engine import Base
 
 
 class AuditRow(Base):

@@ -50,16 +50,10 @@ class AuditLog(Store):
 
     @transaction
     def add(
-        self,
-        session: Session,
-        actor: Actor,
-        verb: str,
-        target: str,
-        before: Mapping[str, Any] | None = None,
-        after: Mapping[str, Any] | None = None,
+        self, session: Session, /, actor: Actor, verb: str, target: str, **values: Mapping[str, Any] | None
     ) -> None:
         """Add a row in a transaction of its own; the arguments are those of `record`."""
-        record(session, actor, verb, target, before, after)
+        record(session, actor, verb, target, **values)
 
     @transaction
     def read(
@@ -92,8 +86,6 @@ def record(
     """Add a row to the transaction of an action: both are stored, or neither.
 
     Args:
-        session: the transaction.
-        actor: the one who takes the action.
         verb: the action.
         target: kind and id of what it changes, as in `job train-1`; its first 300 characters are stored.
         before: values of `target` that the action changes; None if it did not exist.

@@ -1,17 +1,18 @@
-"""Connection to the gateway's database, and methods that run as one transaction each."""
+"""Connection to the gateway's database, methods that run as one transaction each, and the base of its tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import update_wrapper
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import anyio.to_thread
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import JSON, DateTime, Dialect, Engine, TypeDecorator, create_engine
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import DeclarativeBase, Session
 
 from mlplatform.errors import UnreachableError
 
@@ -86,3 +87,19 @@ def _session(engine: Engine) -> Iterator[Session]:
     except (OperationalError, InterfaceError, PoolTimeoutError) as error:
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
         raise UnreachableError(f"The gateway's database does not answer ({reason}); try again.") from error
+
+
+class _Time(TypeDecorator[datetime]):
+    """A time with its zone, which SQLite does not store."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
+
+
+class Base(DeclarativeBase):
+    """Base class of the gateway's tables."""
+
+    type_annotation_map = {datetime: _Time, dict[str, Any]: JSON(none_as_null=True)}  # noqa: RUF012 - SQLAlchemy's form

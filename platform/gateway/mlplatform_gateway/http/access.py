@@ -14,8 +14,7 @@ from mlplatform_gateway.audit.store import AuditLog
 from mlplatform_gateway.errors import ForbiddenError, NoSuchJobError
 from mlplatform_gateway.http.auth import actor_of, principal_of
 from mlplatform_gateway.jobs.schema import JobRow
-from mlplatform_gateway.people.principal import Principal
-from mlplatform_gateway.people.rights import Verb, may, refusal
+from mlplatform_gateway.people.rights import Principal, Verb, may, refusal
 
 LOG_SHIPPER, MLFLOW = "log shipper", "MLflow server"
 """Names of the services that have tokens of their own here."""
@@ -131,6 +130,7 @@ OF_MLFLOW = Depends(Right("administrators", _is_administrator, MLFLOW))
 
 User = Annotated[Principal, USERS]
 AnyPerson = Annotated[Principal, PEOPLE]
+AnAttempt = Annotated[Principal, ATTEMPTS]
 
 
 def of_job(verb: Verb) -> Any:

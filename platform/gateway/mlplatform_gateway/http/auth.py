@@ -26,12 +26,11 @@ from mlplatform.errors import UnreachableError
 from mlplatform.text.throttle import ThrottledWarning
 from mlplatform_gateway.audit.store import SHARED_TOKEN, UNKNOWN, Actor, AuditLog
 from mlplatform_gateway.errors import RequestError, TokenError
-from mlplatform_gateway.http.browser import is_browser
+from mlplatform_gateway.http.clients import foreign_origin, is_browser
 from mlplatform_gateway.http.errors import error_response
-from mlplatform_gateway.http.origins import foreign_origin
 from mlplatform_gateway.http.revocation import CHECK_SECONDS, until_refused
 from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
-from mlplatform_gateway.people.principal import NOBODY, SHARED, Principal
+from mlplatform_gateway.people.rights import NOBODY, SHARED, Principal
 from mlplatform_gateway.people.sessions import Sessions
 from mlplatform_gateway.people.tokens import PREFIX, Tokens
 
@@ -125,13 +124,12 @@ class TokenCheck:
         self._audit = audit
         self._recorded: deque[float] = deque(maxlen=RECORDED_FAILURES)
 
-    async def authenticate(self, given: str, scope: Scope, kind: str = "token") -> Principal | PlainTextResponse:
+    async def authenticate(self, given: str, scope: Scope) -> Principal | PlainTextResponse:
         """Return the owner of a credential `Bearer <token>`; else 401 for none or the cluster's, 403 for a wrong one.
 
         Args:
             given: the credential.
             scope: the request.
-            kind: of the credential, for the audit log.
 
         Raises:
             UnreachableError: it may be a person's token, and the database is unavailable.
@@ -143,7 +141,7 @@ class TokenCheck:
         try:
             return await self.owner(given)
         except TokenError as error:
-            return await self.fail(str(error), scope, kind, error.person or UNKNOWN)
+            return await self.fail(str(error), scope, "token", error.person or UNKNOWN)
 
     async def owner(self, given: str) -> Principal:
         """Return the owner of a credential.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -28,12 +28,8 @@ _HEADERS = {408: {"Connection": "close"}, 503: {"Retry-After": "5"}}
 _warn = ThrottledWarning(logging.getLogger(__name__))
 
 
-def error_response(error: Exception, headers: Mapping[str, str] | None = None) -> Response:
-    """Return the message of an error with its status; re-raise an error that has none.
-
-    Args:
-        headers: additional headers of the response.
-    """
+def error_response(error: Exception) -> Response:
+    """Return the message of an error with its status; re-raise an error that has none."""
     others = (status for kind, status in _STATUSES if isinstance(error, kind))
     # Of the class: errors of MLflow have a status of their own, which is not that of this response.
     status: int | None = getattr(type(error), "status", None) or next(others, None)
@@ -42,7 +38,7 @@ def error_response(error: Exception, headers: Mapping[str, str] | None = None) -
     text = str(error) if isinstance(error, PlatformError) else f"The gateway's storage is unavailable ({error})."
     if status == 503:
         _warn("Answered 503: %s", text)
-    return PlainTextResponse(text, status, {**_HEADERS.get(status, {}), **(headers or {})})
+    return PlainTextResponse(text, status, _HEADERS.get(status))
 
 
 async def handle_error(_: Request, error: Exception) -> Response:

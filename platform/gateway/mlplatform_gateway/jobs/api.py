@@ -1,37 +1,42 @@
-"""Routes of Ray's Jobs API, with the Ray head's paths and responses (`ray/dashboard/modules/job/job_head.py`)."""
+"""Routes for jobs: Ray's Jobs API, as in `ray/dashboard/modules/job/job_head.py`, and the platform's own."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from contextlib import suppress
 from typing import Annotated, Any
 
 import anyio.to_thread
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mlplatform.api import jobs as api
-from mlplatform.contract import ATTEMPT_ID
+from mlplatform.contract import ATTEMPT_ID, RUNS
 from mlplatform.errors import UnreachableError
 from mlplatform.storage import fence, notice
 from mlplatform_gateway.audit.store import Actor
-from mlplatform_gateway.errors import JobIsOpenError
-from mlplatform_gateway.http.access import OPEN, USERS, User, of_job, of_job_or_rays
+from mlplatform_gateway.errors import JobIsOpenError, NotResumableError, RequestError
+from mlplatform_gateway.http.access import OPEN, USERS, AnAttempt, User, of_job, of_job_or_rays
 from mlplatform_gateway.http.auth import actor_of, principal_of
 from mlplatform_gateway.http.description import errors
 from mlplatform_gateway.http.request_body import JsonBody
 from mlplatform_gateway.jobs.admission import Admission
-from mlplatform_gateway.jobs.details import public_reason
-from mlplatform_gateway.jobs.listing import JobList
+from mlplatform_gateway.jobs.containment import unless_log_unavailable
+from mlplatform_gateway.jobs.details import JobList, public_reason
+from mlplatform_gateway.jobs.ending import has_checkpoint
+from mlplatform_gateway.jobs.housekeeping import JobRuns
 from mlplatform_gateway.jobs.loop import Reconciler
+from mlplatform_gateway.jobs.resuming import Resumption, check_resumable
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.jobs.store import JobStore
 from mlplatform_gateway.jobs.submission import Submission
-from mlplatform_gateway.jobs.views import assign, details_for, listed_for, of_ray_for
+from mlplatform_gateway.jobs.views import assign, check_team, details_for, listed_for, of_ray_for
+from mlplatform_gateway.packages.store import Packages, package_names
 from mlplatform_gateway.people.rights import Verb, may
 from mlplatform_gateway.people.store import People
 from mlplatform_gateway.ray.cluster import LISTING_SECONDS, Cluster
@@ -47,6 +52,12 @@ _Shown = Annotated[JobRow, of_job(Verb.SEE)]
 _ShownOrRays = Annotated[JobRow | None, of_job_or_rays(Verb.SEE)]
 _Stopped = Annotated[JobRow | None, of_job_or_rays(Verb.STOP)]
 _Deleted = Annotated[JobRow | None, of_job_or_rays(Verb.DELETE)]
+_Ended = Annotated[JobRow, of_job(Verb.RESUME)]
+_Changes = Annotated[api.Changes, Depends(JsonBody(api.Changes, 4 << 10, empty=b"{}"))]
+_RUN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+
+_RunId = Annotated[str, Path(json_schema_extra={"pattern": f"^{_RUN.pattern}$"})]
+_Own = Annotated[str, Query(description="1 for the run that all attempts of the job share.")]
 
 
 class Passed(Response):
@@ -196,3 +207,65 @@ def _attempt(attempt: AttemptRow, everything: bool) -> api.Attempt:
     if everything or shown.reason is None:
         return shown
     return shown.model_copy(update={"reason": public_reason(shown.reason)})
+
+
+def resume_routes(services: Services, reconciler: Reconciler, admission: Admission) -> APIRouter:
+    """Return the route `POST /platform/jobs/{job_id}/resume`."""
+    router, resumption = APIRouter(), Resumption(services.store.engine)
+
+    @router.post("/platform/jobs/{job_id}/resume", responses=errors(404, 409, 422, 429, 507))
+    async def resume(request: Request, job: _Ended, changes: _Changes) -> api.Resumed:
+        """Continue a job that was stopped or has failed, for its owner, leads of its team and administrators.
+
+        The same job and run continue with the next attempt, from the last checkpoint if there is one, behind the jobs
+        that wait already. Allowed restarts are counted from the beginning.
+        """
+        principal = principal_of(request.scope)
+        check_team(principal, job)
+        check_resumable(job)
+        await admission.check(job)
+        await _check_packages(services.packages, job)
+        # The runs of the ended job are closed first, else the run of the resumed one would be.
+        await reconciler.settle(job)
+        message = await _message(job, principal.person)
+        resumed = await resumption.resume(job.id, message, actor_of(request.scope), changes.limit)
+        await unless_log_unavailable(services.logs.reopen(job.id, message))
+        reconciler.wake()
+        return api.Resumed(submission_id=resumed.id, limit_s=resumed.limit_s, message=message)
+
+    return router
+
+
+async def _check_packages(packages: Packages, job: JobRow) -> None:
+    for name in package_names(job.runtime_env):
+        if not await packages.exists(name):
+            raise NotResumableError(
+                f"The files of job {job.id}, package {name}, were removed since it ended; submit it again."
+            )
+
+
+async def _message(job: JobRow, person: str) -> str:
+    resumes = await anyio.to_thread.run_sync(has_checkpoint, job.id)
+    where = "continues from its last checkpoint" if resumes else "starts from the beginning"
+    number = len(job.attempts) + 1
+    by = f" by {person}" if person else ""
+    return f"The job was resumed{by}: attempt {number} {where} as soon as there is room."
+
+
+def attempt_routes(runs: JobRuns) -> APIRouter:
+    """Return the route by which attempts report their runs."""
+    router = APIRouter()
+
+    @router.put(f"{RUNS}/{{run_id}}")
+    async def report(principal: AnAttempt, run_id: _RunId, own: _Own = "0") -> dict[str, str]:
+        """Record a run at MLflow as one of the job; only with the attempt's own token.
+
+        It ends with the job, and the job's links may lead to it.
+        """
+        if not _RUN.fullmatch(run_id):
+            raise RequestError(f"Invalid id of a run {run_id[:100]!r}: use up to 64 letters, digits, '-' and '_'.")
+        assert principal.attempt is not None  # noqa: S101 - the right admits attempts only
+        await runs.report(principal.attempt.job, principal.attempt.number, run_id, own == "1")
+        return {"recorded": run_id}
+
+    return router

@@ -12,7 +12,7 @@ from mlplatform_gateway.database.engine import Store, transaction
 from mlplatform_gateway.errors import TokenError
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform_gateway.jobs.store import find_job, now
-from mlplatform_gateway.people.principal import SHARED, Attempt, Principal
+from mlplatform_gateway.people.rights import SHARED, Attempt, Principal
 from mlplatform_gateway.people.schema import SecretRow
 from mlplatform_gateway.people.tokens import find, issue, owner_of
 
@@ -27,7 +27,6 @@ class AttemptTokens(Store):
     """Tokens in the gateway's database; every method raises UnreachableError while that is unavailable.
 
     Args:
-        engine: the gateway's database.
         address: of the gateway, as jobs reach it.
     """
 

@@ -1,4 +1,4 @@
-"""End of attempts: the verdict, the rest of the log, the fence against a lost attempt, and the job's next state."""
+"""End of attempts, also of starts that hang: the verdict, the rest of the log, the fence, and the job's next state."""
 
 from __future__ import annotations
 
@@ -28,21 +28,25 @@ _SETTLE_LOST_SECONDS = 2.0
 
 _FINISHED = "Job finished successfully."
 
+_STRANDED_SECONDS = 60.0
+
+_STOP_START_SECONDS = 5.0
+"""Time in which Ray must follow a stop of an attempt that has not started: a start in a made environment takes 3 s."""
+
 _log = logging.getLogger(__name__)
 
 
 class Finisher:
     """End of attempts, and of jobs with them.
 
+    Every method raises UnreachableError while Ray's head, the storage or the database is unavailable.
+
     Args:
         on_end: called when an attempt or a job has ended.
     """
 
     def __init__(self, services: Services, on_end: Callable[[], None]) -> None:
-        self._store = services.store
-        self._head = services.head
-        self._logs = services.logs
-        self._outages = services.outages
+        self._services = services
         self._on_end = on_end
 
     async def finish(self, job: JobRow, attempt: AttemptRow, ray: dict[str, Any] | None, died: datetime | None) -> None:
@@ -53,9 +57,6 @@ class Finisher:
             attempt: the attempt.
             ray: Ray's details of the attempt; None if Ray does not know it.
             died: time of death of the driver's node; None if Ray does not list it as dead.
-
-        Raises:
-            UnreachableError: Ray's head, the storage or the database is unavailable.
         """
         observed_at = time.time()
         verdict = await self._verdict(attempt, ray, died is not None)
@@ -65,43 +66,36 @@ class Finisher:
         lost, at_limit = verdict.outcome is Outcome.LOST, verdict.limit_s is not None
         replaced = lost or at_limit or verdict.outcome is Outcome.PREEMPTED
         patience = _SETTLE_LOST_SECONDS if lost else _SETTLE_SECONDS
-        await unless_log_unavailable(self._logs.settle(job.id, attempt.node, observed_at, timeout_s=patience))
+        await unless_log_unavailable(self._services.logs.settle(job.id, attempt.node, observed_at, timeout_s=patience))
         resumes = replaced and await anyio.to_thread.run_sync(has_checkpoint, job.id)
         if replaced:
             # The attempt may still wake up. The fence is set before the end is stored: from then on the job may be
             # deleted and its id reused.
             await anyio.to_thread.run_sync(fence.allow, job.id, attempt.number + 1)
-        ended = await self._store.end_attempt(job.id, attempt.number, verdict, ray, resumes, died)
+        ended = await self._services.store.end_attempt(job.id, attempt.number, verdict, ray, resumes, died)
         if ended is None:
             return
         final = ended.state.final
         await self._report(job.id, ended.message if lost or at_limit or not final else advice, final)
         if lost and ray is not None and ray["status"] != "FAILED":
             # Ray forwards the stop if the attempt wakes up again.
-            await self._head.stop(attempt.ray_submission_id)
+            await self._services.head.stop(attempt.ray_submission_id)
 
     async def give_up(self, job: JobRow, attempt: AttemptRow, ray: dict[str, Any], reason: str) -> None:
         """End an attempt whose start hangs as failed, or as stopped if that was requested; may be repeated.
 
         Ray's API can end no process that has not started. The requested stop waits for it instead: should the process
         start after all, it stops at once.
-
-        Raises:
-            UnreachableError: Ray's head or the database is unavailable.
         """
-        await self._head.stop(attempt.ray_submission_id)
+        await self._services.head.stop(attempt.ray_submission_id)
         await self._fail(job, attempt, Verdict(Outcome.FAILED, reason), ray)
 
     async def refuse(self, job: JobRow, attempt: AttemptRow, reason: str) -> None:
-        """Fail a job whose attempt Ray rejects.
-
-        Raises:
-            UnreachableError: the database is unavailable.
-        """
+        """Fail a job whose attempt Ray rejects."""
         await self._fail(job, attempt, Verdict(Outcome.FAILED, reason, refused=True), None)
 
     async def _fail(self, job: JobRow, attempt: AttemptRow, verdict: Verdict, ray: dict[str, Any] | None) -> None:
-        ended = await self._store.end_attempt(job.id, attempt.number, verdict, ray, False)
+        ended = await self._services.store.end_attempt(job.id, attempt.number, verdict, ray, False)
         if ended is not None:
             await self._report(job.id, ended.message, ended.state.final)
 
@@ -109,13 +103,13 @@ class Finisher:
         """Report the end of an attempt in its job's log, and end the log of a job that has ended."""
         self._on_end()
         if note:
-            await unless_log_unavailable(self._logs.note(job_id, note))
+            await unless_log_unavailable(self._services.logs.note(job_id, note))
         if final:
             await self.close_log(job_id)
 
     async def close_log(self, job_id: str) -> None:
         """End the log of a job that has ended, and with it the streams of its followers."""
-        await unless_log_unavailable(self._logs.close(job_id))
+        await unless_log_unavailable(self._services.logs.close(job_id))
 
     async def _after_notice(self, job: JobRow, attempt: AttemptRow, verdict: Verdict) -> Verdict:
         """Return the verdict on an attempt that may have been asked to leave, and may have finished nevertheless."""
@@ -136,11 +130,11 @@ class Finisher:
             return judge(ray, node_dead)
         agent = ray["driver_agent_http_address"]
         node_answers, _ = await asyncio.gather(
-            self._head.node_answers(agent) if agent else asyncio.sleep(0, True), self._outages.probe()
+            self._services.head.node_answers(agent) if agent else asyncio.sleep(0, True), self._services.outages.probe()
         )
         # An outage that was over before the attempt began did not affect it.
         age = (now() - attempt.created).total_seconds()
-        return judge(ray, not node_answers, self._outages.recent(age))
+        return judge(ray, not node_answers, self._services.outages.recent(age))
 
 
 def advised(verdict: Verdict) -> tuple[Verdict, str | None]:
@@ -152,3 +146,38 @@ def advised(verdict: Verdict) -> tuple[Verdict, str | None]:
 def has_checkpoint(job_id: str) -> bool:
     """Return whether a job has a checkpoint from which its next attempt continues."""
     return any("/checkpoint_" in file for file in objects.list_files(addresses.checkpoint_uri(job_id=job_id)))
+
+
+class HangingStarts:
+    """Memory of when each pending attempt was examined, and first seen with a requested stop, by its id at Ray.
+
+    It is kept until the process ends: few attempts are pending for so long.
+
+    Args:
+        start_seconds: time in which Ray must start an attempt.
+    """
+
+    def __init__(self, start_seconds: float) -> None:
+        self._start_seconds = start_seconds
+        self._sought: dict[str, float] = {}
+        self._stopped: dict[str, float] = {}
+
+    def reason(self, job: JobRow, attempt: AttemptRow) -> str | None:
+        """Return why a pending attempt is not waited for any longer; None if it is."""
+        if (now() - attempt.created).total_seconds() > self._start_seconds:
+            return (
+                f"Ray did not start the job within {self._start_seconds:g} s (JOB_START_SECONDS); check its packages "
+                "and its runtime environment, and submit it again."
+            )
+        name, present = attempt.ray_submission_id, time.monotonic()
+        waited = job.stop_requested and present - self._stopped.setdefault(name, present) > _STOP_START_SECONDS
+        return "Ray did not stop the job's start." if waited else None
+
+    def may_be_stranded(self, attempt: AttemptRow) -> bool:
+        """Return whether an attempt has been pending for so long that its supervisor should be looked up."""
+        last = self._sought.get(attempt.ray_submission_id, float("-inf"))
+        old = (now() - attempt.created).total_seconds() > _STRANDED_SECONDS
+        if not old or time.monotonic() - last < _STRANDED_SECONDS:
+            return False
+        self._sought[attempt.ray_submission_id] = time.monotonic()
+        return True

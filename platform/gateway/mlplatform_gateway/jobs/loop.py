@@ -18,16 +18,13 @@ from mlplatform.errors import UnreachableError
 from mlplatform.text.throttle import ThrottledWarning
 from mlplatform_gateway.errors import PackageError, RefusedError
 from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
-from mlplatform_gateway.jobs.bursts import Bursts
-from mlplatform_gateway.jobs.ending import Finisher
-from mlplatform_gateway.jobs.hanging import HangingStarts
+from mlplatform_gateway.jobs.ending import Finisher, HangingStarts
 from mlplatform_gateway.jobs.housekeeping import Housekeeping
-from mlplatform_gateway.jobs.infeasible import InfeasibleRequests
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform_gateway.jobs.services import Services
-from mlplatform_gateway.jobs.starting import Limits, Starter
+from mlplatform_gateway.jobs.starting import Bursts, Limits, Starter
 from mlplatform_gateway.jobs.states import State, judge
-from mlplatform_gateway.jobs.watcher import Watcher
+from mlplatform_gateway.jobs.watcher import InfeasibleRequests, Watcher
 from mlplatform_gateway.monitoring.outages import HEAD
 from mlplatform_gateway.ray.head import ClusterSnapshot
 from mlplatform_gateway.ray.utilisation import UtilisationSource
@@ -62,9 +59,6 @@ class Reconciler:
 
     def __init__(self, services: Services, use: UtilisationSource, tokens: AttemptTokens, limits: Limits) -> None:
         self._services = services
-        self._store = services.store
-        self._head = services.head
-        self._errors = services.errors
         self._warn = ThrottledWarning(_log)
         self._housekeeping = Housekeeping(services)
         self.starter = Starter(services, tokens, limits)
@@ -105,7 +99,7 @@ class Reconciler:
             self._housekeeping.notice_end()
         elif attempt := job.open_attempt:
             self._stopped[job.id] = time.monotonic()
-            await self._head.stop(attempt.ray_submission_id)
+            await self._services.head.stop(attempt.ray_submission_id)
 
     async def settle(self, job: JobRow) -> None:
         """Wait for the work that follows a job's end, and end its runs: once it is deleted, they cannot be found."""
@@ -138,7 +132,7 @@ class Reconciler:
                 await self._wake.wait()
 
     async def _step(self) -> bool:
-        jobs: Sequence[JobRow] = await self._store.open_jobs()
+        jobs: Sequence[JobRow] = await self._services.store.open_jobs()
         (self._some_open.set if jobs else self._some_open.clear)()
         await self._release_ended({job.id for job in jobs})
         try:
@@ -149,12 +143,12 @@ class Reconciler:
             return bool(jobs)
         if self._head_was_down:
             with suppress(UnreachableError):  # the agent starts after the dashboard
-                await self._head.start_job_manager()
+                await self._services.head.start_job_manager()
                 self._head_was_down = False
         waiting = [job for job in jobs if State(job.state).waits]
         active = [(job, attempt) for job in jobs if (attempt := job.open_attempt)]
         for job, attempt in active:
-            with self._errors.contained(job.id):
+            with self._services.errors.contained(job.id):
                 await self._watch(job, attempt, cluster)
         if self.bursts.may_begin():
             async for job, attempt in self.starter.begin(waiting, active, self._ending, cluster):
@@ -182,7 +176,7 @@ class Reconciler:
         if ray and _has_news(attempt, ray):
             # Also if Ray lists the attempt as ended: its log is read from that node.
             name = cluster.names.get(node or "")
-            await self._store.seen(job.id, attempt.number, ray, name)
+            await self._services.store.seen(job.id, attempt.number, ray, name)
             attempt.node = name or attempt.node
         died = cluster.dead.get(node or "")
         if judge(ray, died is not None) is not None:
@@ -212,7 +206,7 @@ class Reconciler:
 
     async def _find_supervisor(self, job: JobRow, attempt: AttemptRow) -> None:
         """End an attempt without a supervisor: a head killed before it created one leaves the job pending forever."""
-        if not await self._head.has_supervisor(attempt.ray_submission_id):
+        if not await self._services.head.has_supervisor(attempt.ray_submission_id):
             await self._finisher.finish(job, attempt, None, None)
 
     async def _hand_over(self, job: JobRow, attempt: AttemptRow) -> None:
@@ -237,7 +231,7 @@ class Reconciler:
 
     async def _guarded(self, job_id: str, work: Coroutine[Any, Any, None]) -> None:
         try:
-            with self._errors.contained(job_id):
+            with self._services.errors.contained(job_id):
                 await work
                 return
         except UnreachableError as error:

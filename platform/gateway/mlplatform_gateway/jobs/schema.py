@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ForeignKey, ForeignKeyConstraint, Identity, Index, Integer, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from mlplatform_gateway.database.base import Base
+from mlplatform_gateway.database.engine import Base
 
 _AUDITED_CHARACTERS = 1000
 """Characters of an entry point that the audit log keeps."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Container, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +33,9 @@ from mlplatform_gateway.ray.head import ClusterSnapshot
 
 _PLACE_SECONDS = 120.0
 """Time for which a start holds its place; one that takes longer waits or hangs, and must not block the others."""
+
+_HOLD_SECONDS = 2.0
+"""Longest time for which starts wait, because each takes a second of CPU time or more."""
 
 _log = logging.getLogger(__name__)
 
@@ -65,12 +70,7 @@ class Starter:
 
     def __init__(self, services: Services, tokens: AttemptTokens, limits: Limits) -> None:
         self._starts = limits.starts
-        self._driver_labels = services.driver_labels
-        self._store = services.store
-        self._head = services.head
-        self._packages = services.packages
-        self._outages = services.outages
-        self._errors = services.errors
+        self._services = services
         self._rules = limits.rules
         self.queue = Queue(services.driver_labels, services.store.engine, services.errors, limits.rules)
         self._tokens = tokens
@@ -135,24 +135,24 @@ class Starter:
         # Where no team lends, only a job that has reached its limit is asked to leave.
         may_be_asked = self.queue.teams or job.limit_s is not None
         grace_s = self._rules.grace_s if may_be_asked else None
-        with self._errors.contained(job.id):
-            return await self._store.begin_attempt(job.id, borrowed=not start.within_share, grace_s=grace_s)
+        with self._services.errors.contained(job.id):
+            return await self._services.store.begin_attempt(job.id, borrowed=not start.within_share, grace_s=grace_s)
         return None
 
     async def _due(self, waiting: Sequence[JobRow]) -> list[JobRow]:
         """Return the jobs that may start now; the others get the reason as their message, except for the time."""
         due = [job for job in waiting if job.not_before <= now()]
         if any(map(_lost_lately, due)):
-            await self._outages.probe()
+            await self._services.outages.probe()
         ready = []
         for job in due:
             # Started while a service is unavailable, a lost job would be lost again.
-            unavailable = " and ".join(self._outages.now()) if _lost_lately(job) else ""
+            unavailable = " and ".join(self._services.outages.now()) if _lost_lately(job) else ""
             message = f"The job waits for {unavailable} before it is started again."
             if not unavailable:
                 ready.append(job)
             elif job.message != message:
-                await self._store.set_message(job.id, message, State(job.state))
+                await self._services.store.set_message(job.id, message, State(job.state))
         return ready
 
     def _plan(self, view: View) -> list[Action]:
@@ -190,23 +190,23 @@ class Starter:
         for name in package_names(job.runtime_env):
             await self._upload_package(name)
         account = await self._tokens.variables(job, attempt)
-        await self._head.submit(self._request(job, attempt, account))
-        await self._store.accepted(job.id, attempt.number)
+        await self._services.head.submit(self._request(job, attempt, account))
+        await self._services.store.accepted(job.id, attempt.number)
 
     async def _upload_package(self, name: str) -> None:
-        if await self._head.has_package(name):
+        if await self._services.head.has_package(name):
             return
-        if not await self._packages.exists(name):
+        if not await self._services.packages.exists(name):
             raise RefusedError(f"Package gcs://{name} of the job does not exist; submit the job again.")
-        size, content = await self._packages.size_and_stream(name)
-        await self._head.put_package(name, size, content)
+        size, content = await self._services.packages.size_and_stream(name)
+        await self._services.head.put_package(name, size, content)
 
     def _request(self, job: JobRow, attempt: AttemptRow, account: Mapping[str, str]) -> dict[str, Any]:
         """Body of the submission to Ray's Jobs API; variables that the job sets itself replace its account."""
         own = {"MLPLATFORM_JOB_ID": job.id, "MLPLATFORM_ATTEMPT": str(attempt.number), "RAY_LOG_TO_DRIVER": "0"}
         own |= variables_of_leaving(attempt)
         variables = _with_bypass({**_DEFAULTS, **account, **(job.runtime_env.get("env_vars") or {}), **own})
-        selector = {**(job.entrypoint_request.get("entrypoint_label_selector") or {}), **self._driver_labels}
+        selector = {**(job.entrypoint_request.get("entrypoint_label_selector") or {}), **self._services.driver_labels}
         return {
             **{key: value for key, value in job.entrypoint_request.items() if value is not None},
             "entrypoint": job.entrypoint,
@@ -236,3 +236,27 @@ def _with_bypass(variables: dict[str, str]) -> dict[str, str]:
 def _lost_lately(job: JobRow) -> bool:
     """Return whether a waiting job was lost, and its restart has been due for two minutes at most."""
     return bool(job.losses) and (now() - job.not_before).total_seconds() <= LOOK_BACK_SECONDS
+
+
+class Bursts:
+    """Submissions that are being accepted at this moment."""
+
+    def __init__(self) -> None:
+        self._submissions = 0
+        self._began = float("-inf")
+
+    @contextmanager
+    def submission(self) -> Iterator[None]:
+        """Note that a job is being accepted while the block runs."""
+        self._submissions += 1
+        try:
+            yield
+        finally:
+            self._submissions -= 1
+
+    def may_begin(self) -> bool:
+        """Return whether waiting jobs may start now; they may at least every two seconds."""
+        if self._submissions and time.monotonic() - self._began < _HOLD_SECONDS:
+            return False
+        self._began = time.monotonic()
+        return True

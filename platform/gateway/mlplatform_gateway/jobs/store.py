@@ -248,10 +248,8 @@ class JobStore(Store):
     @transaction
     def gone_from_ray(self, session: Session, ray_submission_id: str) -> None:
         """Record that Ray's record of an attempt was deleted."""
-        query = select(AttemptRow).where(AttemptRow.ray_submission_id == ray_submission_id)
-        attempt = session.scalars(query).one_or_none()
-        if attempt is not None:
-            attempt.in_ray = False
+        its = AttemptRow.ray_submission_id == ray_submission_id
+        session.execute(update(AttemptRow).where(its).values(in_ray=False))
 
     @transaction
     def packages(self, session: Session) -> set[str]:

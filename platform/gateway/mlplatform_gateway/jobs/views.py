@@ -9,13 +9,11 @@ from starlette.requests import HTTPConnection
 
 from mlplatform_gateway.errors import ForbiddenError, NoSuchNameError
 from mlplatform_gateway.http.auth import principal_of
-from mlplatform_gateway.http.browser import is_browser
-from mlplatform_gateway.jobs.details import HIDDEN, job_details, listed_publicly, public_reason
-from mlplatform_gateway.jobs.listing import JobList
+from mlplatform_gateway.http.clients import is_browser
+from mlplatform_gateway.jobs.details import HIDDEN, JobList, job_details, listed_publicly, public_reason
 from mlplatform_gateway.jobs.overview import ShownJobs
 from mlplatform_gateway.jobs.schema import JobRow
-from mlplatform_gateway.people.principal import Principal
-from mlplatform_gateway.people.rights import Verb, may
+from mlplatform_gateway.people.rights import Principal, Verb, may
 from mlplatform_gateway.people.store import People
 from mlplatform_gateway.queue.planner.queue import JobClass
 

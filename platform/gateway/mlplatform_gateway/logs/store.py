@@ -11,19 +11,23 @@ import asyncio
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from mlplatform.storage.objects import ObjectStore
 from mlplatform_gateway.errors import JobGoneError, LogsBusyError, UnknownJobError
-from mlplatform_gateway.logs.chunks import Chunks
+from mlplatform_gateway.logs.chunks import Chunks, LogWriter
 from mlplatform_gateway.logs.job_log import JobLog
-from mlplatform_gateway.logs.lines import LogName, log_name
-from mlplatform_gateway.logs.owners import Owners, Resolve
+from mlplatform_gateway.logs.lines import NO_JOB, LogName, job_in, log_name
 from mlplatform_gateway.logs.passes import Passes
 from mlplatform_gateway.logs.reader import PATIENCE_SECONDS, read
-from mlplatform_gateway.logs.writer import LogWriter
 
+_CACHED = 10_000
+
+
+Resolve = Callable[[str | None, str | None], Awaitable[str | None]]
+"""Returns the id of the job of a driver (by Ray's submission id) or a worker (by Ray's job id), if it is known."""
 LIMIT_BYTES = 16 << 20
 
 CHUNK_BYTES = 256 << 10
@@ -35,6 +39,52 @@ _ALL_UNWRITTEN = 64 << 20
 _KEEP_SECONDS = 60.0
 
 _PARTIAL_LINE_SECONDS = 600.0
+
+
+class Owners:
+    """Cache of the jobs of log files."""
+
+    def __init__(self, resolve: Resolve) -> None:
+        self._resolve = resolve
+        self._job_ids: dict[str, str] = {}
+        self._named: dict[tuple[str, str, str], str] = {}
+        """Ray's job id that a worker's log names in its first line, by node, session and file."""
+
+    async def job_id(self, node: str, session: str, name: LogName, offset: int, body: bytes) -> str:
+        """Return the id of the job of a file, given bytes of it from `offset` on.
+
+        Raises:
+            UnknownJobError, JobGoneError: no job is known for the file, or the job was deleted.
+        """
+        ray_job = name.ray_job
+        if ray_job == NO_JOB:
+            file = (node, session, name.file)
+            named = (job_in(body) if offset == 0 else None) or self._named.get(file)
+            if named is None:
+                raise UnknownJobError(f"{name.file!r} has not named its job; try again later, with its beginning.")
+            _remember(self._named, file, ray_job := named)
+        key = name.ray_id or f"{session}/{ray_job}"
+        if key not in self._job_ids:
+            job_id = await self._resolve(name.ray_id, ray_job)
+            if job_id is None:
+                raise UnknownJobError(f"No job is known for {name.file!r}; try again later.")
+            _remember(self._job_ids, key, job_id)
+        return self._job_ids[key]
+
+    def forget_number(self, session: str, ray_job: str) -> None:
+        """Forget the job of one of Ray's job ids in a session."""
+        self._job_ids.pop(f"{session}/{ray_job}", None)
+
+    def forget(self, job_id: str) -> None:
+        """Forget which files belong to a job."""
+        self._job_ids = {key: known for key, known in self._job_ids.items() if known != job_id}
+
+
+def _remember(known: dict[Any, str], key: Any, value: str) -> None:
+    """Add to a cache; a full one is cleared, because every entry can be looked up again."""
+    if len(known) >= _CACHED:
+        known.clear()
+    known[key] = value
 
 
 @dataclass(frozen=True)
@@ -52,6 +102,9 @@ class Accepted:
 
 class JobLogs:
     """The logs of all jobs; one instance per process, with `run` as a background task.
+
+    Every method that takes a job's id raises StorageError, UnreachableError or AccessError while the store is
+    unavailable, so that the log cannot be loaded, except `close` and `forget`.
 
     Args:
         objects: where logs are stored.
@@ -101,7 +154,6 @@ class JobLogs:
         Raises:
             UnknownJobError, JobGoneError: no job is known for the file, or it was deleted.
             LogsBusyError: too many bytes wait for the store.
-            StorageError, UnreachableError, AccessError: the store is unavailable, so the log cannot be loaded.
         """
         name = log_name(file)
         if name is None:
@@ -132,11 +184,7 @@ class JobLogs:
             raise UnknownJobError(f"No driver has printed in {session!r} yet for {name.file!r}; try again later.")
 
     async def note(self, job_id: str, text: str) -> None:
-        """Add lines of the gateway's own.
-
-        Raises:
-            StorageError, UnreachableError, AccessError: the store is unavailable, so the log cannot be loaded.
-        """
+        """Add lines of the gateway's own."""
         job = await self._job(job_id)
         for line in text.splitlines():
             job.append(line)
@@ -151,9 +199,6 @@ class JobLogs:
 
         Returns:
             False if a node's shipper has not reported in time; the log then has what arrived.
-
-        Raises:
-            StorageError, UnreachableError, AccessError: the store is unavailable, so the log cannot be loaded.
         """
         job = await self._job(job_id)
         nodes = {file.source.node for file in job.files.values() if self.passes.is_live(file.source.node)}
@@ -175,20 +220,12 @@ class JobLogs:
         await self._writer.flush([job])
 
     async def reopen(self, job_id: str, text: str) -> None:
-        """Let the log of an ended job grow again, and add lines of the gateway's own.
-
-        Raises:
-            StorageError, UnreachableError, AccessError: the store is unavailable, so the log cannot be loaded.
-        """
+        """Let the log of an ended job grow again, and add lines of the gateway's own."""
         (await self._job(job_id)).closed = False
         await self.note(job_id, text)
 
     async def text(self, job_id: str) -> str:
-        """Return the whole log, at its end the lines that are not complete yet.
-
-        Raises:
-            StorageError, UnreachableError, AccessError: the store is unavailable.
-        """
+        """Return the whole log, at its end the lines that are not complete yet."""
         job = await self._job(job_id)
         text = "".join([part async for part in read(self._chunks, job, ended=True, patience_s=0)])
         return text + "\n".join(line for _, line in job.unfinished())

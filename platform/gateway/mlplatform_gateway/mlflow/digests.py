@@ -14,8 +14,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Engine, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from mlplatform_gateway.database.base import Base
-from mlplatform_gateway.database.engine import Store, transaction
+from mlplatform_gateway.database.engine import Base, Store, transaction
 from mlplatform_gateway.jobs.containment import repeat
 from mlplatform_gateway.mlflow.client import ModelFiles
 
@@ -43,7 +42,6 @@ class ModelDigests(Store):
     """Digests of all versions; every method raises UnreachableError while the database is unavailable.
 
     Args:
-        engine: the gateway's database.
         files: files of MLflow's models; None without an MLflow.
     """
 

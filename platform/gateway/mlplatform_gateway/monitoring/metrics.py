@@ -19,7 +19,7 @@ from mlplatform.contract import BACKUP_SUCCEEDED, BACKUP_TIMER
 from mlplatform_gateway.http.access import OPEN
 from mlplatform_gateway.http.auth import TokenAuth, TokenCheck
 from mlplatform_gateway.http.description import errors
-from mlplatform_gateway.jobs.totals import RUNNING, Totals, TotalsReader
+from mlplatform_gateway.jobs.overview import RUNNING, JobOverview, Totals
 from mlplatform_gateway.logs.store import JobLogs
 from mlplatform_gateway.monitoring.disks import Disk, Disks
 from mlplatform_gateway.usage.report import UsageReader
@@ -28,7 +28,7 @@ PATH = "/platform/metrics"
 
 
 def routes(
-    jobs: TotalsReader,
+    jobs: JobOverview,
     usage: UsageReader,
     logs: JobLogs,
     disks: Disks,
@@ -58,7 +58,7 @@ def routes(
     async def get() -> Response:
         """Metrics in Prometheus' text format, for the token of Prometheus only; a stack has one."""
         found = [
-            *_of_jobs(await jobs.read()),
+            *_of_jobs(await jobs.totals()),
             *_of_logs(logs),
             *_of_usage(await usage.totals(datetime.now(UTC))),
             *_of_disks(await disks.read(), disks.reserve),

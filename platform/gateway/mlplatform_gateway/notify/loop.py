@@ -45,11 +45,7 @@ class Messenger(Store):
         await repeat(self.deliver, lambda: asyncio.sleep(_PAUSE_SECONDS), "Messages to people wait")
 
     async def deliver(self) -> None:
-        """Deliver the messages that are due, once.
-
-        Raises:
-            UnreachableError: the database is unavailable.
-        """
+        """Deliver the messages that are due, once; raises UnreachableError while the database is unavailable."""
         # A receiver that does not answer holds up nobody else's messages.
         await asyncio.gather(*(self._deliver(rows, address) for rows, address in await self._due()))
 

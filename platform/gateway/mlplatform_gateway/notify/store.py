@@ -8,7 +8,7 @@ from enum import StrEnum
 from sqlalchemy import BigInteger, Identity, Integer
 from sqlalchemy.orm import Mapped, mapped_column, object_session
 
-from mlplatform_gateway.database.base import Base
+from mlplatform_gateway.database.engine import Base
 from mlplatform_gateway.jobs.schema import JobRow
 
 

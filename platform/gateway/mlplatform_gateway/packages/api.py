@@ -19,7 +19,7 @@ from mlplatform_gateway.http.errors import error_response
 from mlplatform_gateway.http.request_body import SILENT_SECONDS, incoming
 from mlplatform_gateway.monitoring.disks import Disks
 from mlplatform_gateway.packages.store import Packages, check_name, is_named_by_content, missing_package
-from mlplatform_gateway.people.principal import Principal
+from mlplatform_gateway.people.rights import Principal
 
 PATH = "/api/packages/{protocol}/{package_name:path}"
 """Path of a package; it accepts slashes in the name, so that no upload bypasses the gateway."""

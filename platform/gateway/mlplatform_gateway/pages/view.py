@@ -148,11 +148,7 @@ class FrontPage:
         return await self._disks.problem(full=True)
 
     async def view(self) -> View:
-        """Return the current view.
-
-        Raises:
-            UnreachableError: the database is unavailable.
-        """
+        """Return the current view; raises UnreachableError while the database is unavailable."""
         (jobs, queue, at), (nodes, problem), tools, full = await asyncio.gather(
             self._queue(), self._nodes(), self._health(), self._disks.problem()
         )

@@ -62,7 +62,6 @@ class PeopleKey(Store):
     """The key below the gateway's account at the stack's own object store.
 
     Args:
-        engine: the gateway's database.
         endpoint: URL of the object store.
         account: name and secret of the gateway's account.
     """

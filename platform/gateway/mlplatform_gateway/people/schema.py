@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Double
 from sqlalchemy.orm import Mapped, mapped_column
 
-from mlplatform_gateway.database.base import Base
+from mlplatform_gateway.database.engine import Base
 
 
 class SessionRow(Base):

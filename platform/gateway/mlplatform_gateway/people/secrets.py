@@ -34,7 +34,6 @@ class Secrets(Store):
     """Secrets in the gateway's database; every method raises UnreachableError while that is unavailable.
 
     Args:
-        engine: the gateway's database.
         key: key of `cryptography.fernet`; None if this platform stores no secrets.
 
     Raises:

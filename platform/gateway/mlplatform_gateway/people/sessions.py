@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from mlplatform_gateway.audit.store import PLATFORM, Actor, record
 from mlplatform_gateway.database.engine import Store, transaction
 from mlplatform_gateway.errors import TokenError
-from mlplatform_gateway.people.principal import SHARED, Principal
+from mlplatform_gateway.people.rights import SHARED, Principal
 from mlplatform_gateway.people.schema import SessionRow, TokenRow
 from mlplatform_gateway.people.tokens import digest, valid_owner
 
@@ -27,7 +27,6 @@ class Sessions(Store):
     Every method raises UnreachableError while the database is unavailable.
 
     Args:
-        engine: the gateway's database.
         token: returns the current shared token.
     """
 

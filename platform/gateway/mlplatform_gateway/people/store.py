@@ -11,16 +11,28 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from mlplatform.api.people import Invited, Person, Role, TeamValues
+from mlplatform.contract import PERSON_NAME
 from mlplatform_gateway.audit.store import Actor, record
 from mlplatform_gateway.database.engine import Store, transaction
 from mlplatform_gateway.errors import NameTakenError, NoSuchNameError, PersonError, TeamInUseError
-from mlplatform_gateway.people.names import check_name, is_name
 from mlplatform_gateway.people.schema import LoginCodeRow, MemberRow, PersonRow, SessionRow, TeamRow, TokenRow
 from mlplatform_gateway.people.secrets import forget
 from mlplatform_gateway.people.tokens import new_code
 
 DEFAULTS: Mapping[str, Any] = {**TeamValues().model_dump(), "caps": {}}
 """Values of a team of which nothing else is set."""
+RESERVED = frozenset(
+    {
+        # Accounts of services at Postgres, the object store and MLflow (`mlplatform_stack/secrets_folder.py`).
+        *("postgres", "mlflow", "gateway", "backup", "exporter", "prometheus", "job", "person", "people"),
+        # Principals of the audit log, and what could be mistaken for one.
+        *("platform", "internal", "shared", "unknown", "anonymous", "everybody", "nobody", "local"),
+        *("admin", "administrator", "root", "service", "system", "grafana"),
+        # Buckets: `ray-<team>`, and those that exist.
+        *("ray", "jobs", "datasets", "mlflow-artifacts"),
+    }
+)
+"""Names that no person and no team can have."""
 
 
 class People(Store):
@@ -69,7 +81,6 @@ class People(Store):
         Args:
             name: name of the team.
             values: columns that differ from `DEFAULTS`.
-            actor: the one who adds it.
 
         Raises:
             PersonError: the name is invalid or that of a person.
@@ -262,3 +273,24 @@ def _rights(session: Session, person: PersonRow) -> dict[str, Any]:
 
 def _facts(team: TeamRow) -> dict[str, Any]:
     return {column: getattr(team, column) for column in DEFAULTS}
+
+
+def is_name(name: str) -> bool:
+    """Return whether a person or a team can have a name; others need not be looked up."""
+    return PERSON_NAME.fullmatch(name) is not None
+
+
+def check_name(what: str, name: str) -> str:
+    """Return a name for a person or a team.
+
+    Raises:
+        PersonError: it is invalid or reserved.
+    """
+    if not is_name(name):
+        raise PersonError(
+            f"Invalid name of a {what} {name[:100]!r}: use 2 to 30 lower-case letters, digits and single '-', "
+            "beginning with a letter."
+        )
+    if name in RESERVED:
+        raise PersonError(f"The name {name!r} is reserved for the platform; choose another name for the {what}.")
+    return name

@@ -19,7 +19,7 @@ from mlplatform.contract import PERSON_TOKEN
 from mlplatform_gateway.audit.store import Actor, record
 from mlplatform_gateway.database.engine import Store, transaction
 from mlplatform_gateway.errors import LoginCodeError, NameTakenError, NoSuchNameError, TokenError
-from mlplatform_gateway.people.principal import Principal
+from mlplatform_gateway.people.rights import Principal
 from mlplatform_gateway.people.schema import LoginCodeRow, MemberRow, PersonRow, TokenRow
 
 PREFIX = "mlp_"
@@ -180,7 +180,6 @@ def new_code(session: Session, person: str) -> tuple[str, datetime]:
     """Store a code with which a person can log in once, in place of the person's earlier ones; return it, with its end.
 
     Args:
-        session: the transaction.
         person: name of the person.
     """
     now = datetime.now(UTC)
@@ -204,7 +203,6 @@ def issue(session: Session, kind: str, owner: str, now: datetime, **more: Any) -
     """Store a new token and return it.
 
     Args:
-        session: the transaction.
         kind: of `TokenRow`.
         owner: name of the person; empty for an attempt of a job of the shared token.
         now: present time.

@@ -1,26 +1,36 @@
-"""The waiting jobs in their order, each with the reasons why it waits: for the front page, and as a route."""
+"""The waiting jobs in their order, with the reasons why they wait, and the check of a request before a submission."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated
 
 import anyio.to_thread
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from pydantic.json_schema import SkipJsonSchema
 
 from mlplatform.api import queue as api
 from mlplatform.api.base import MOST_ENTRIES
-from mlplatform.capacity.resources import describe
+from mlplatform.api.cluster import Capacity, CapacityRequest
+from mlplatform.capacity.nodes import Shortage
+from mlplatform.capacity.resources import Request, Resources, WorkerGroup, describe
+from mlplatform.errors import UnreachableError
 from mlplatform_gateway.http.access import USERS
+from mlplatform_gateway.http.description import errors
+from mlplatform_gateway.http.request_body import JsonBody
+from mlplatform_gateway.jobs.admission import Admission
 from mlplatform_gateway.queue.planner.forecast import forecast
 from mlplatform_gateway.queue.planner.plan import queue
 from mlplatform_gateway.queue.planner.queue import Explain, View, WaitingJob
+from mlplatform_gateway.ray.cluster import LISTING_SECONDS, Cluster
+from mlplatform_gateway.ray.head import RayHead
+from mlplatform_gateway.ray.listings import users_of
 
 _REST = 10.0
 """Multiple of the CPU time that explanations took, after which newer ones are computed. With 10,000 waiting jobs they
@@ -32,6 +42,7 @@ _MOST_FORECAST = 500
 _Job = Annotated[
     str | SkipJsonSchema[None], Query(description="Only this job; no entry if it does not wait for resources.")
 ]
+_Capacity = Depends(JsonBody(CapacityRequest, 64 << 10, "request fewer kinds of resources"))
 
 
 @dataclass(frozen=True)
@@ -132,3 +143,30 @@ def _entry(job: WaitingJob, place: int, say: Explain) -> api.QueueEntry:
 
 def _time(seconds: float) -> datetime:
     return datetime.fromtimestamp(int(seconds), UTC)
+
+
+def capacity_routes(admission: Admission, cluster: Cluster, head: RayHead) -> APIRouter:
+    """Return the route `POST /platform/capacity`."""
+    router = APIRouter()
+
+    @router.post("/platform/capacity", dependencies=[USERS], responses=errors(422))
+    async def post(sent: Annotated[CapacityRequest, _Capacity]) -> Capacity:
+        """Check whether the nodes alive or recently seen can hold a job; nothing is stored."""
+        workers = WorkerGroup(**sent.workers.model_dump()) if sent.workers else None
+        asked = Request(Resources(**sent.entrypoint.model_dump()), workers, sent.labels)
+        shortage = await admission.shortage(asked)
+        if shortage is not None:
+            shortage = await _with_users(shortage, asked, cluster, head)
+        return Capacity.model_validate({"shortage": shortage})
+
+    return router
+
+
+async def _with_users(shortage: Shortage, asked: Request, cluster: Cluster, head: RayHead) -> Shortage:
+    """Add the jobs that hold some of the requested resources, if the head answers."""
+    kinds = {*asked.entrypoint.amounts(), *(asked.workers.amounts() if asked.workers else {})}
+    with suppress(UnreachableError, TimeoutError):
+        async with asyncio.timeout(LISTING_SECONDS):
+            listed, actors = await asyncio.gather(cluster.look(), head.living_actors())
+        return replace(shortage, users=users_of(kinds, actors, listed.jobs.values()))
+    return shortage

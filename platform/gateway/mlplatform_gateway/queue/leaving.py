@@ -22,14 +22,14 @@ _AGAIN_SECONDS = 5.0
 
 
 class Departures:
-    """Execution of the planner's preemptions; none while jobs cannot save their state."""
+    """Execution of the planner's preemptions; none while jobs cannot save their state.
+
+    It raises UnreachableError while Ray's head, the storage or the database is unavailable.
+    """
 
     def __init__(self, services: Services) -> None:
         self._notices = Notices(services.store.engine)
-        self._head = services.head
-        self._logs = services.logs
-        self._errors = services.errors
-        self._outages = services.outages
+        self._services = services
         self._told: dict[str, float] = {}
         """Times by the attempt's id at Ray; kept until the process ends, as few attempts are asked to leave."""
 
@@ -37,19 +37,16 @@ class Departures:
         """Store the notices and claims of a plan; the next steps of the control loop deliver the notices.
 
         While the storage or the like is unavailable, nobody is preempted, because nobody could save.
-
-        Raises:
-            UnreachableError: the database is unavailable.
         """
-        if self._outages.now():
+        if self._services.outages.now():
             return
         for action in actions:
             match action:
                 case Preempt():
-                    with self._errors.contained(action.job):
+                    with self._services.errors.contained(action.job):
                         await self._notices.preempt(action)
                 case Reserve():
-                    with self._errors.contained(action.claim.job):
+                    with self._services.errors.contained(action.claim.job):
                         await self._notices.reserve(action.claim)
                 case Release():
                     await self._notices.release(action.job)
@@ -62,11 +59,7 @@ class Departures:
         return self._tell(job, attempt) if time.monotonic() - told > _AGAIN_SECONDS else None
 
     async def _tell(self, job: JobRow, attempt: AttemptRow) -> None:
-        """Deliver the notice of an attempt: as a file to its trainings, in its log, and as SIGTERM; may be repeated.
-
-        Raises:
-            UnreachableError: Ray's head or the storage is unavailable.
-        """
+        """Deliver the notice of an attempt: as a file to its trainings, in its log, and as SIGTERM; may be repeated."""
         if attempt.ray_submission_id not in self._told and attempt.leave_by is not None:
             given = notice.Notice(attempt.number, attempt.leave_by.timestamp(), attempt.leave_why or "")
             try:
@@ -75,9 +68,9 @@ class Departures:
                 # Until its time is over, a training may still learn of it; then the job must leave anyway.
                 if now() < attempt.leave_by:
                     raise UnreachableError(f"Job {job.id} cannot be asked to leave: {error}") from error
-            await unless_log_unavailable(self._logs.note(job.id, job.message))
+            await unless_log_unavailable(self._services.logs.note(job.id, job.message))
         self._told[attempt.ray_submission_id] = time.monotonic()
-        await self._head.stop(attempt.ray_submission_id)
+        await self._services.head.stop(attempt.ray_submission_id)
 
 
 def variables(attempt: AttemptRow) -> dict[str, str]:

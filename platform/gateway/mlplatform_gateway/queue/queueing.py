@@ -60,7 +60,7 @@ class Queue:
         self._driver_labels = driver_labels
         self._rules = rules
         self._people = People(engine)
-        self._history = UsageHistory(engine, nobody=SHARED_TOKEN)
+        self._history = UsageHistory(engine)
         self._errors = errors
         self._waiting: dict[int, WaitingJob] = {}
         self._teams: dict[str, Team] = {}

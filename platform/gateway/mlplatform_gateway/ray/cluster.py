@@ -33,11 +33,7 @@ class Cluster:
         self._read = float("-inf")
 
     async def refresh(self) -> ClusterSnapshot:
-        """Return a new listing.
-
-        Raises:
-            UnreachableError: Ray's head is unavailable.
-        """
+        """Return a new listing; raises UnreachableError while Ray's head is unavailable."""
         self._last, self._read = await self._head.look(), time.monotonic()
         return self._last
 

@@ -16,7 +16,9 @@ from mlplatform_gateway.errors import ClientGoneError, StalledRequestError
 from mlplatform_gateway.http.auth import principal_of
 from mlplatform_gateway.http.errors import error_response
 from mlplatform_gateway.http.request_body import SILENT_SECONDS, incoming
-from mlplatform_gateway.people.principal import NOBODY
+from mlplatform_gateway.people.rights import NOBODY
+
+_TIMEOUT = httpx.Timeout(60.0, connect=5.0, pool=None)
 
 _log = logging.getLogger(__name__)
 
@@ -58,22 +60,17 @@ class ReverseProxy:
     Args:
         head: address of the head, `http://host:port`.
         token: returns the cluster's token; None for a head that needs none.
-        connect_seconds: timeout of a connection to the head.
-        read_seconds: timeout between two parts of a response; streams of logs and profiles have none.
+        timeout: of a connection to the head, and between two parts of a response; streams of logs and profiles have
+            none of the latter.
         silent_seconds: timeout between two parts of a request's body.
     """
 
     def __init__(
-        self,
-        head: str,
-        token: _Token = None,
-        connect_seconds: float = 5.0,
-        read_seconds: float = 60.0,
-        silent_seconds: float = SILENT_SECONDS,
+        self, head: str, token: _Token = None, timeout: httpx.Timeout = _TIMEOUT, silent_seconds: float = SILENT_SECONDS
     ) -> None:
         self._head = head.rstrip("/")
         self._token = token
-        self._timeout = httpx.Timeout(read_seconds, connect=connect_seconds, pool=None)
+        self._timeout = timeout
         self._silent = silent_seconds
         # A transport, not a client: a client would add headers, keep cookies and use the environment's proxies.
         self._http = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_keepalive_connections=20, keepalive_expiry=5.0))

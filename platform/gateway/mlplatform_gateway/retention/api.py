@@ -64,6 +64,6 @@ async def _removed(retention: Retention, audit: AuditLog, actor: Actor) -> Async
             line = {"kind": title, "name": found.name, "files": found.files, "bytes": found.bytes}
             yield f"{json.dumps(line)}\n"
         for title, count in counts.items():
-            await audit.add(actor, "prune", title, {"count": count})
+            await audit.add(actor, "prune", title, before={"count": count})
     except PlatformError as error:
         yield f"{json.dumps({'error': str(error)})}\n"

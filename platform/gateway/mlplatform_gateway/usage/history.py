@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from datetime import datetime
 
-from sqlalchemy import Engine, or_, select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from mlplatform.capacity.resources import rate
+from mlplatform_gateway.audit.store import SHARED_TOKEN
 from mlplatform_gateway.database.engine import Store, transaction
 from mlplatform_gateway.queue.planner.queue import Usage
-from mlplatform_gateway.usage.decay import HALF_LIFE_SECONDS, Decayed
-from mlplatform_gateway.usage.ledger import LOST, PARTS, milliseconds
+from mlplatform_gateway.usage.ledger import HALF_LIFE_SECONDS, LOST, PARTS, Decayed, milliseconds
 from mlplatform_gateway.usage.schema import UsageRow
 
 _HALF_LIVES = 10
@@ -26,16 +26,7 @@ _COLUMNS = (
 
 
 class UsageHistory(Store):
-    """Reader of the decayed use; raises UnreachableError while the database is unavailable.
-
-    Args:
-        engine: the gateway's database.
-        nobody: name under which the jobs without an owner are counted.
-    """
-
-    def __init__(self, engine: Engine, nobody: str) -> None:
-        super().__init__(engine)
-        self._nobody = nobody
+    """Reader of the decayed use; raises UnreachableError while the database is unavailable."""
 
     @transaction
     def read(self, session: Session, now: datetime) -> Usage:
@@ -57,7 +48,7 @@ class UsageHistory(Store):
             # The measured excess counts as if it had been held all the time.
             excess = rate(row.excess_gpu / PARTS, row.excess_cpu / PARTS) / max(end - row.began, 1)
             used = Decayed(at=row.began / 1000).later(end / 1000, granted + excess)
-            persons[row.person or self._nobody] += used.later(present / 1000).value
+            persons[row.person or SHARED_TOKEN] += used.later(present / 1000).value
             lent = Decayed(row.borrowed_use, row.measured / 1000)
             lent = lent.later(end / 1000, granted if row.borrowed else 0.0).later(present / 1000)
             if lent.value and row.team is not None:

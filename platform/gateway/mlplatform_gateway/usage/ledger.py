@@ -8,6 +8,7 @@ a kill of the gateway loses at most what was held after the last one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,9 +18,9 @@ from sqlalchemy.orm import Session
 
 from mlplatform.capacity.resources import rate
 from mlplatform_gateway.database.engine import Store, transaction
-from mlplatform_gateway.usage.decay import Decayed
 from mlplatform_gateway.usage.schema import UsageRow
 
+HALF_LIFE_SECONDS = 2 * 24 * 3600.0
 PARTS = 10_000
 """Parts of a resource that Ray counts (`kResourceUnitScaling` of `ray/common/constants.h`)."""
 
@@ -27,6 +28,37 @@ LOST = "LOST"
 """Outcome of an attempt that the platform lost (`jobs.states.Outcome`): nobody pays for it."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Decayed:
+    """Decayed use at a time, in GPU-seconds, so that recent use counts more than past use.
+
+    For a job that holds a rate `r` from one time to another, the decayed use at a later time is the integral of
+    `r * 2 ** -(age / half-life)` over that interval. It has a closed form, so nothing is sampled: the result is the
+    same however often and whenever it is asked for. Slurm and HTCondor decay the same way, but in periodic steps.
+
+    Attributes:
+        value: the use.
+        at: time for which it holds, in seconds since 1970.
+        half_life_s: time in which it halves.
+    """
+
+    value: float = 0.0
+    at: float = 0.0
+    half_life_s: float = HALF_LIFE_SECONDS
+
+    def later(self, at: float, held: float = 0.0) -> Decayed:
+        """Return the use at a later time.
+
+        Args:
+            at: seconds since 1970; an earlier time, of a clock that was set back, counts as no time passed.
+            held: rate at which it was charged all the time in between, of `mlplatform.capacity.resources.rate()`.
+        """
+        passed = max(0.0, at - self.at) / self.half_life_s
+        # `expm1` keeps the digits that 1 - 2 ** -x would lose for the half second between two plans.
+        gained = -math.expm1(-passed * math.log(2)) * self.half_life_s / math.log(2)
+        return Decayed(self.value * 2**-passed + held * gained, max(at, self.at), self.half_life_s)
 
 
 @dataclass(frozen=True)

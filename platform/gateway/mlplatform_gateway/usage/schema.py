@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, Float, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
-from mlplatform_gateway.database.base import Base
+from mlplatform_gateway.database.engine import Base
 
 
 class UsageRow(Base):
@@ -73,7 +73,7 @@ class UsageRow(Base):
     """GPUs that were borrowed, in ten-thousandths times milliseconds."""
 
     borrowed_use: Mapped[float] = mapped_column(Float, default=0.0)
-    """Everything that was borrowed, decayed to `measured`, as `usage.decay` counts it."""
+    """Everything that was borrowed, decayed to `measured`, as `usage.ledger.Decayed` counts it."""
 
     used_gpu_s: Mapped[float | None] = mapped_column(Float)
     """Measured GPU-seconds; None if nothing has measured them."""

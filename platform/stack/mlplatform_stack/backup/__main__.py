@@ -14,9 +14,8 @@ import sys
 
 from mlplatform.errors import PlatformError
 from mlplatform.settings.services import BackupSettings
-from mlplatform_stack.backup import files, marks, restoring, timer
+from mlplatform_stack.backup import contents, files, timer
 from mlplatform_stack.backup.repository import FOLDER, Repository
-from mlplatform_stack.backup.saving import save
 
 HAS_DATA = 3
 
@@ -24,33 +23,33 @@ HAS_DATA = 3
 def main(verb: str, *arguments: str) -> int:
     """Run a verb; return its exit status."""
     if verb == "has-data":
-        return HAS_DATA if restoring.has_data() else 0
+        return HAS_DATA if contents.has_data() else 0
     if verb == "every":
         settings = BackupSettings.load()
         command = [sys.executable, "-m", "mlplatform_stack.backup", "add", settings.backup_to]
         timer.run(settings.backup_every_hours * 3600, command)
     repository = Repository(arguments[0])
     if verb in ("save", "add"):
-        with marks.one_at_a_time():
+        with timer.one_at_a_time():
             _save(repository, BackupSettings.load(), begin=verb == "save")
     elif verb == "verify":
         repository.check()
         snapshot = repository.id_of(arguments[1])
-        header = restoring.verify(repository, snapshot)
+        header = contents.verify(repository, snapshot)
         print(f"The backup of {header.created[:19]} by version {header.version} is complete.", file=sys.stderr)
         print(snapshot)
     else:
-        with marks.one_at_a_time():
-            restoring.apply(repository, arguments[1])
-        files.give_to_owner_of(restoring.HANDOVER)
+        with timer.one_at_a_time():
+            contents.apply(repository, arguments[1])
+        files.give_to_owner_of(contents.HANDOVER)
     return 0
 
 
 def _save(repository: Repository, settings: BackupSettings, *, begin: bool) -> None:
     try:
         # The timer must not fill the host's own disk if that of the backups is not mounted.
-        repository.save(save, begin=begin or not marks.last_success())
-        marks.succeeded()
+        repository.save(contents.save, begin=begin or not timer.last_success())
+        timer.succeeded()
         repository.forget(settings.backup_keep_daily, settings.backup_keep_weekly, settings.backup_keep_monthly)
     finally:
         if repository.address == str(FOLDER):

@@ -16,7 +16,7 @@ from mlplatform.errors import StorageError
 from mlplatform_stack.backup.archive import Writer
 
 HOME = "home-"
-"""Beginning of the names of volumes with the files of people's own notebooks (`notebooks/compose_file.py`)."""
+"""Beginning of the names of volumes with the files of people's own notebooks (`notebooks.py`)."""
 
 NOT_OF_HOME = (".cache", ".ray/auth_token", ".mlflow/credentials", ".aws/credentials")
 """Left out of a backup of them: caches that can be filled again, and tokens, which another log-in replaces."""

@@ -91,7 +91,6 @@ def versions_at(
 
     Args:
         client: of the bucket's server.
-        bucket: its name.
         since: when the databases began to be read.
         until: when they had been read.
         earliest: take what existed at `since`, and from later only what is new. So a checkpoint is never ahead of

@@ -164,7 +164,6 @@ def _expire(client: S3Client, bucket: str, days: int, *, replace: bool) -> None:
 
     Args:
         client: of the owner.
-        bucket: its name.
         days: how long it keeps them.
         replace: change rules that exist; those of another server are its operator's.
     """

@@ -1,6 +1,6 @@
 """Checks of `mlplatform doctor`: one module per group, and the registry that lists them.
 
-A problem of a running stack that Prometheus can see is an alert, which `alerts.firing` shows. Other checks are of the
+A problem of a running stack that Prometheus can see is an alert, which `running.firing` shows. Other checks are of the
 host before a start, or of what no metric shows. To add one, write a function that takes a `Place` and yields findings,
 and list it in `CHECKS`.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from mlplatform.errors import PlatformError
-from mlplatform_stack.checks import alerts, gpus, health, kernel, start
+from mlplatform_stack.checks import machine, running, start
 from mlplatform_stack.checks.finding import Finding, Place
 
 Check = Callable[[Place], Iterator[Finding]]
@@ -25,11 +25,11 @@ CHECKS: tuple[Check, ...] = (
     start.secret_files,
     start.no_timer,
     start.metadata_address,
-    kernel.limits,
-    gpus.drivers,
-    health.unhealthy,
-    health.unconnected_notebooks,
-    alerts.firing,
+    machine.limits,
+    machine.drivers,
+    running.unhealthy,
+    running.unconnected_notebooks,
+    running.firing,
 )
 """Every check, in the order in which its findings are shown."""
 

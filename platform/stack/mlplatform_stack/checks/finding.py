@@ -42,7 +42,6 @@ class Place:
     """Checkout and host that the checks look at.
 
     Attributes:
-        root: folder of the checkout.
         only: half of the stack; empty for all of it.
         proc: the kernel's files; tests simulate other hosts with a folder.
         dev: the devices, as well.

@@ -37,8 +37,6 @@ def join(root: Path, host: Host, file: Path) -> str:
     """Add this host's worker to the stack that wrote a file for it; return its name, and remove the file.
 
     Args:
-        root: folder of the checkout.
-        host: hardware of this host.
         file: of `make host-token`.
 
     Raises:

@@ -28,7 +28,6 @@ def invite(root: Path, name: str, address: str) -> Path:
     The file has the key of the link and the secrets of a worker. A host that is not connected gets a new key.
 
     Args:
-        root: folder of the checkout.
         name: name of the host, unique within the stack.
         address: address or name at which it reaches this host.
 

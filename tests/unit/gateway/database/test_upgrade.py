@@ -16,7 +16,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import text
 
 from mlplatform.errors import StorageError
-from mlplatform_gateway.database.base import Base
+from mlplatform_gateway.database.engine import Base
 from mlplatform_gateway.database.migrations.upgrade import upgrade
 from mlplatform_gateway.jobs.store import JobStore
 

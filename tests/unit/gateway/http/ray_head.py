@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -169,7 +170,8 @@ def served(app: ASGIApp, **options: Any) -> Iterator[str]:
 
 
 def gateway_to(head: str) -> ASGIApp:
-    proxy = ReverseProxy(head, lambda: CLUSTER_TOKEN, connect_seconds=1, read_seconds=0.5, silent_seconds=0.5)
+    timeout = httpx.Timeout(0.5, connect=1, pool=None)
+    proxy = ReverseProxy(head, lambda: CLUSTER_TOKEN, timeout, silent_seconds=0.5)
     check = TokenCheck(lambda: TOKEN, cluster=lambda: CLUSTER_TOKEN)
     return TokenAuth(Starlette(routes=[WebSocketRoute("/talk", talk), Mount("/", proxy)]), check)
 

@@ -13,7 +13,7 @@ from started_gateway import StartedGateway
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.settings.job import Settings
-from mlplatform_gateway.jobs.runs import JobRuns
+from mlplatform_gateway.jobs.housekeeping import JobRuns
 from mlplatform_gateway.jobs.states import Outcome
 
 RUN, OTHER = "a" * 32, "b" * 32

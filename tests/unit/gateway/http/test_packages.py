@@ -28,7 +28,7 @@ from mlplatform_gateway.http.application import application
 from mlplatform_gateway.http.auth import identified
 from mlplatform_gateway.packages.api import routes
 from mlplatform_gateway.packages.store import Packages
-from mlplatform_gateway.people.principal import Principal
+from mlplatform_gateway.people.rights import Principal
 
 NAME = "_ray_pkg_0123456789abcdef.zip"
 PATH = f"/api/packages/gcs/{NAME}"

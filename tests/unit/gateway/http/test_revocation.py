@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed
 from mlplatform_gateway.audit.store import PLATFORM
 from mlplatform_gateway.http.application import application
 from mlplatform_gateway.http.auth import COOKIE, LOGIN, LOGOUT, TokenAuth, TokenCheck
-from mlplatform_gateway.people import sessions_api as http_sessions
+from mlplatform_gateway.people import api as people
 from mlplatform_gateway.people.sessions import Sessions
 from mlplatform_gateway.people.store import People
 from mlplatform_gateway.people.tokens import Tokens
@@ -40,7 +40,7 @@ def gateway(engine: Engine, head: Head, shared: list[str]) -> Iterator[str]:
     """A gateway that checks tokens of lasting requests all the time."""
     check, sessions = TokenCheck(lambda: shared[-1], tokens=Tokens(engine)), Sessions(engine, lambda: shared[-1])
     others = [WebSocketRoute("/talk", talk), Mount("/", ReverseProxy(head.address))]
-    app = application([*http_sessions.routes(check, sessions).routes, *others], others=("/talk", ""))
+    app = application([*people.session_routes(check, sessions).routes, *others], others=("/talk", ""))
     with served(TokenAuth(app, check, sessions, check_seconds=0.05)) as address:
         yield address
 

@@ -19,9 +19,9 @@ from waiting import wait_for
 from mlplatform_gateway.database.engine import connect
 from mlplatform_gateway.http.application import application
 from mlplatform_gateway.http.auth import COOKIE, LOGIN, LOGOUT, TokenAuth, TokenCheck
+from mlplatform_gateway.people.api import session_routes
 from mlplatform_gateway.people.schema import SessionRow
 from mlplatform_gateway.people.sessions import Sessions
-from mlplatform_gateway.people.sessions_api import routes
 from mlplatform_gateway.ray.proxy import ReverseProxy
 
 BROWSER = {"User-Agent": "Mozilla/5.0"}
@@ -43,7 +43,7 @@ class LoginGateway:
         check = TokenCheck(lambda: self.token)
         sessions = Sessions(self.engine, lambda: self.token)
         to_head = Mount("/", ReverseProxy(self._head, lambda: CLUSTER_TOKEN))
-        app = application([*routes(check, sessions).routes, to_head], others=("",))
+        app = application([*session_routes(check, sessions).routes, to_head], others=("",))
         with (
             served(TokenAuth(app, check, sessions)) as address,
             httpx.Client(

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mlplatform_gateway.http.application import application
 from mlplatform_gateway.http.auth import identified
 from mlplatform_gateway.jobs.store import JobStore
-from mlplatform_gateway.people.principal import SHARED
+from mlplatform_gateway.people.rights import SHARED
 
 
 class _AsShared:

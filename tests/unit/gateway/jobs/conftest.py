@@ -12,7 +12,7 @@ from stored import database_in
 
 from mlplatform.settings import job as settings_job
 from mlplatform.storage.objects import open_store
-from mlplatform_gateway.jobs import ending, infeasible
+from mlplatform_gateway.jobs import ending, watcher
 from mlplatform_gateway.jobs import loop as control_loop
 from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
 from mlplatform_gateway.jobs.loop import Reconciler
@@ -45,7 +45,7 @@ def idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Rules, use: Any
     settings_job.settings.cache_clear()
     for seconds in ("_STEP_SECONDS", "_RETRY_SECONDS"):
         monkeypatch.setattr(control_loop, seconds, 0.05)
-    monkeypatch.setattr(infeasible, "_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(watcher, "_CHECK_SECONDS", 0.05)
     monkeypatch.setattr(ending, "_SETTLE_SECONDS", 0.05)
     monkeypatch.setattr(ending, "_SETTLE_LOST_SECONDS", 0.05)
     for folder in ("storage/mine", "files"):

@@ -13,7 +13,7 @@ from mlplatform.contract import PERSON_TOKEN
 from mlplatform.secrets.secret_folder import TOKEN
 from mlplatform_gateway.errors import TokenError
 from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
-from mlplatform_gateway.people.principal import SHARED, Attempt, Principal
+from mlplatform_gateway.people.rights import SHARED, Attempt, Principal
 from mlplatform_gateway.people.schema import TokenRow
 from mlplatform_gateway.people.tokens import Tokens
 

@@ -8,9 +8,8 @@ import pytest
 from sqlalchemy import event
 from stored import LOST, SUCCEEDED, add, begin, do, end, ray, submitted
 
-from mlplatform_gateway.jobs import listing
-from mlplatform_gateway.jobs.details import job_details
-from mlplatform_gateway.jobs.listing import JobList
+from mlplatform_gateway.jobs import details
+from mlplatform_gateway.jobs.details import JobList, job_details
 from mlplatform_gateway.jobs.store import JobStore
 
 
@@ -106,7 +105,7 @@ def test_named_jobs_are_listed_like_all_jobs(store: JobStore, monkeypatch: pytes
     finish(store, "one")
     add(store, "open")
     named = shown(JobList(store.engine))
-    monkeypatch.setattr(listing, "_NAMED", 1)
+    monkeypatch.setattr(details, "_NAMED", 1)
     assert shown(JobList(store.engine)) == named
 
 

@@ -22,11 +22,11 @@ from mlplatform.errors import UnreachableError
 from mlplatform.storage import fence
 from mlplatform_gateway.errors import RefusedError
 from mlplatform_gateway.jobs import api as jobs
-from mlplatform_gateway.jobs import hanging, starting
+from mlplatform_gateway.jobs import ending, starting
 from mlplatform_gateway.jobs import loop as reconciler
 from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.jobs.submission import Submission
-from mlplatform_gateway.logs import job_api as job_logs
+from mlplatform_gateway.logs import api as job_logs
 from mlplatform_gateway.ray.proxy import ReverseProxy
 from mlplatform_gateway.usage.ledger import milliseconds
 
@@ -131,7 +131,7 @@ async def test_job_not_accepted_by_ray_can_be_stopped(gateway: Gateway, monkeypa
 
 
 async def test_job_stored_but_not_started_by_ray_restarts(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hanging, "_STRANDED_SECONDS", 0.3)
+    monkeypatch.setattr(ending, "_STRANDED_SECONDS", 0.3)
     gateway.head.status, gateway.head.supervised = "PENDING", False
     await gateway.submit()
     await until(lambda: gateway.head.submitted)
@@ -143,7 +143,7 @@ async def test_job_stored_but_not_started_by_ray_restarts(gateway: Gateway, monk
 async def test_job_installing_its_environment_is_not_restarted(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hanging, "_STRANDED_SECONDS", 0.1)
+    monkeypatch.setattr(ending, "_STRANDED_SECONDS", 0.1)
     gateway.head.status = "PENDING"
     await gateway.submit()
     await until(lambda: gateway.head.submitted)
@@ -153,7 +153,7 @@ async def test_job_installing_its_environment_is_not_restarted(
 
 
 async def test_start_that_hangs_is_ended_when_stopped(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hanging, "_STOP_START_SECONDS", 0.2)
+    monkeypatch.setattr(ending, "_STOP_START_SECONDS", 0.2)
     monkeypatch.setattr(reconciler, "_STOP_AGAIN_SECONDS", 0.05)
     gateway.head.status, gateway.head.ignores_stop = "PENDING", True
     await gateway.submit()
@@ -166,7 +166,7 @@ async def test_start_that_hangs_is_ended_when_stopped(gateway: Gateway, monkeypa
 
 
 async def test_start_that_takes_too_long_fails(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway.reconciler, "_hanging", hanging.HangingStarts(0.3))
+    monkeypatch.setattr(gateway.reconciler, "_hanging", ending.HangingStarts(0.3))
     gateway.head.status = "PENDING"
     await gateway.submit()
     message = (await gateway.until_state(State.FAILED)).message
@@ -275,3 +275,19 @@ def api(gateway: Gateway) -> ASGIApp:
     proxy = ReverseProxy("http://127.0.0.1:1")
     ends = jobs.end_routes(gateway.services, gateway.reconciler, proxy)
     return without_log_in(ends, job_logs.routes(gateway.logs, proxy), jobs=gateway.store)
+
+
+async def test_jobs_start_after_burst_was_accepted(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "_HOLD_SECONDS", 60.0)
+    await gateway.started(submission_id="first")
+    with gateway.reconciler.bursts.submission():
+        await gateway.submit()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(gateway.until_state(State.RUNNING), 1)
+    await gateway.until_state(State.RUNNING)
+
+
+async def test_endless_submissions_do_not_prevent_starts(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "_HOLD_SECONDS", 0.1)
+    with gateway.reconciler.bursts.submission():
+        await gateway.started()

@@ -15,7 +15,6 @@ from mlplatform_gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobE
 from mlplatform_gateway.jobs.overview import JobOverview
 from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.jobs.store import JobStore
-from mlplatform_gateway.jobs.totals import TotalsReader
 
 ADA = Actor("ada", "token", "10.0.0.7")
 
@@ -89,7 +88,7 @@ def test_deleted_job_is_hidden_everywhere(store: JobStore) -> None:
     assert do(store.packages()) == set()
     assert do(store.unclosed()) == []
     assert do(JobOverview(store.engine).read()).ended == []
-    totals = do(TotalsReader(store.engine).read())
+    totals = do(JobOverview(store.engine).totals())
     assert totals.jobs == {}
     assert totals.attempts["SUCCEEDED"] == 0
 

@@ -23,8 +23,8 @@ from mlplatform.storage.objects import FolderStore
 from mlplatform_gateway.jobs import api as jobs
 from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.store import JobStore
-from mlplatform_gateway.logs import job_api as job_logs
-from mlplatform_gateway.logs import writer
+from mlplatform_gateway.logs import api as job_logs
+from mlplatform_gateway.logs import chunks
 from mlplatform_gateway.logs.store import JobLogs
 from mlplatform_gateway.ray.proxy import ReverseProxy
 
@@ -107,8 +107,8 @@ async def test_follower_reads_stored_log_across_gateway_crash(
 
     await platform.store.add(submitted(submission_id="train"))
     with monkeypatch.context() as slow:
-        slow.setattr(writer, "_WRITE_SECONDS", 60.0)
-        slow.setattr(writer, "_AWAITED_SECONDS", 60.0, raising=False)
+        slow.setattr(chunks, "_WRITE_SECONDS", 60.0)
+        slow.setattr(chunks, "_AWAITED_SECONDS", 60.0, raising=False)
         await before_the_crash()
     async with platform.gateway() as logs:
         assert await logs.text("train") == "begin\n"

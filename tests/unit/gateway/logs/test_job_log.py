@@ -1,9 +1,12 @@
-"""The storage format of a job's log, which has to stay readable."""
+"""The storage format of a job's log, which has to stay readable, and the last lines of a log."""
 
 from __future__ import annotations
 
 import json
 
+import pytest
+
+from mlplatform_gateway.logs.api import last_lines
 from mlplatform_gateway.logs.job_log import JobLog
 
 SESSION = "session_2026-11-21_08-52-55_745928_1"
@@ -28,3 +31,12 @@ def test_log_of_0_4_0_continues_in_same_format() -> None:
     name = f"worker-{'ab' * 28}-01000000-4711.out"
     assert job.accept(job.file("ray-worker-0", SESSION, name), 9, 17, b"again\n", more=False) == 23
     assert job.text() == f"{text}(A pid=4711, ray-worker-0) again\n"
+
+
+@pytest.mark.parametrize("text", ["", "one", "one\n", "one\ntwo", "one\ntwo\n", "\n\none\n\n", "a\rb\nc\n"])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 10])
+def test_last_lines_are_those_of_the_whole_text(text: str, count: int) -> None:
+    lines = [f"{line}\n" for line in text.split("\n")]
+    lines[-1] = lines[-1][:-1]
+    whole = [line for line in lines if line]
+    assert last_lines(text, count) == ("".join(whole[-count:]) if count else "")

@@ -160,7 +160,7 @@ async def test_job_ids_cannot_escape_log_folder(tmp_path: Path, job_id: str) -> 
 
 
 async def test_rejected_requests_get_reason_and_gateway_instance(logs: JobLogs) -> None:
-    app = ResponseHeaders(without_log_in(http_logs.routes(logs)), always={http_logs.INSTANCE: logs.instance})
+    app = ResponseHeaders(without_log_in(http_logs.shipper_routes(logs)), always={http_logs.INSTANCE: logs.instance})
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
 

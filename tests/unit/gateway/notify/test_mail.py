@@ -15,7 +15,7 @@ import pytest
 
 from mlplatform.errors import SettingsError, UnreachableError
 from mlplatform.local.processes import free_ports
-from mlplatform_gateway.notify.mail import MailServer, send_mail
+from mlplatform_gateway.notify.sender import MailServer, send_mail
 
 RECEIVER = Path(__file__).parents[3] / "scripts" / "alert_receiver.py"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mlplatform_gateway.errors import PersonError
-from mlplatform_gateway.people.names import check_name
+from mlplatform_gateway.people.store import check_name
 from mlplatform_stack.secrets_folder import S3_ROLES
 
 

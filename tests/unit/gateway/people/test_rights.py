@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mlplatform.api.people import Role
-from mlplatform_gateway.people.principal import SHARED, Attempt, Principal
-from mlplatform_gateway.people.rights import Relation, Verb, allows, relation
+from mlplatform_gateway.people.rights import SHARED, Attempt, Principal, Relation, Verb, allows, relation
 
 ALICE = Principal("alice", {"vision": Role.MEMBER, "audio": Role.LEAD})
 

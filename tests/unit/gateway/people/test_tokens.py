@@ -16,7 +16,7 @@ from stored import do
 from mlplatform.api.people import Role
 from mlplatform_gateway.audit.store import PLATFORM
 from mlplatform_gateway.errors import LoginCodeError, TokenError
-from mlplatform_gateway.people.principal import Principal
+from mlplatform_gateway.people.rights import Principal
 from mlplatform_gateway.people.schema import TokenRow
 from mlplatform_gateway.people.sessions import Sessions
 from mlplatform_gateway.people.store import People

@@ -12,7 +12,7 @@ from mlplatform.capacity.nodes import check
 from mlplatform.capacity.resources import Node, Request, Resources, WorkerGroup
 from mlplatform_gateway.queue.planner.queue import Caps, JobClass
 from mlplatform_gateway.queue.planner.room import Room
-from mlplatform_gateway.usage.decay import Decayed
+from mlplatform_gateway.usage.ledger import Decayed
 
 CROWDED_STEPS = 250
 

@@ -73,7 +73,8 @@ class Gateway:
     async def start(self) -> None:
         self.logs = JobLogs(FolderStore(str(self._folder)), self.resolve, **self.sizes)
         self._writer = asyncio.create_task(self.logs.run())
-        app = ResponseHeaders(without_log_in(logs.routes(self.logs)), always={logs.INSTANCE: self.logs.instance})
+        routes = without_log_in(logs.shipper_routes(self.logs))
+        app = ResponseHeaders(routes, always={logs.INSTANCE: self.logs.instance})
 
         async def counted(scope: Any, receive: Any, send: Any) -> None:
             if scope["type"] == "http":

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from mlplatform_gateway.database.engine import connect
 from mlplatform_gateway.database.migrations.upgrade import upgrade
-from mlplatform_gateway.jobs.listing import JobList
+from mlplatform_gateway.jobs.details import JobList
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform_gateway.jobs.states import Outcome, Transition, Verdict
 from mlplatform_gateway.jobs.store import JobStore

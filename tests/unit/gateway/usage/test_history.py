@@ -12,8 +12,8 @@ from stored import LOST, begin, do, end, submitted
 
 from mlplatform_gateway.jobs.store import JobStore, now
 from mlplatform_gateway.queue.planner.queue import Usage
-from mlplatform_gateway.usage.decay import HALF_LIFE_SECONDS
 from mlplatform_gateway.usage.history import UsageHistory
+from mlplatform_gateway.usage.ledger import HALF_LIFE_SECONDS
 from mlplatform_gateway.usage.schema import UsageRow
 
 HOUR = timedelta(hours=1)
@@ -47,7 +47,7 @@ def run(store: JobStore, person: str | None = None, borrowed: bool = False, gpus
 
 
 def read(store: JobStore, at: datetime | None = None) -> Usage:
-    return do(UsageHistory(store.engine, nobody=NOBODY).read(at or now()))
+    return do(UsageHistory(store.engine).read(at or now()))
 
 
 def test_use_halves_with_its_age(store: JobStore) -> None:
@@ -90,7 +90,7 @@ def test_most_that_was_held_outlives_the_attempt(store: JobStore, clock: Clock) 
     job = submitted(submission_id="mine", entrypoint_num_gpus=1, entrypoint_num_cpus=2)
     do(store.add(job))
     begin(store)
-    history = UsageHistory(store.engine, nobody=NOBODY)
+    history = UsageHistory(store.engine)
     assert do(history.most_held(job.sequence, 1)) == (1, 2)
     for gpus, cpus in ((1, 3), (1, 4), (0, 9)):
         measure(store, job.sequence, clock.forward(15), excess_gpus=gpus, excess_cpus=cpus)

@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 
 from mlplatform.errors import StorageError, UnreachableError
 from mlplatform_gateway.audit import schema as _audit  # noqa: F401 - has tables, as the others
-from mlplatform_gateway.database.base import Base
+from mlplatform_gateway.database.engine import Base
 from mlplatform_gateway.jobs import schema as _jobs  # noqa: F401
 from mlplatform_gateway.mlflow import digests as _digests  # noqa: F401
 from mlplatform_gateway.notify import store as _messages  # noqa: F401

@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse
 
 from mlplatform.compat.mlflow_artifacts import FILES
 from mlplatform.text.artifact_names import problem_of, sentence
-from mlplatform_gateway.http.origins import foreign_origin
+from mlplatform_gateway.http.clients import foreign_origin
 
 _ASSISTANT = re.compile(r"(/ajax-api|/api)/[0-9.]+/mlflow/assistant(/|$)")
 

@@ -1,27 +1,114 @@
-"""Notebooks of people on this host, `make notebook`: made, connected to the services that they use, and removed."""
+"""Notebooks of people on this host, `make notebook`: one service per person, in a compose file of their own.
+
+Each has its own volumes, token, port on loopback and network. The gateway, MLflow and the object store are connected
+to that network while they run (`connect`) instead of naming it in the file, because Compose would restart all three
+for each person.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mlplatform.errors import HostError
+from mlplatform.contract import PERSON_NAME
+from mlplatform.errors import HostError, SettingsError
 from mlplatform.files import atomic
 from mlplatform.secrets.credentials import password
 from mlplatform.settings.environment import environment
-from mlplatform.settings.host import LOOPBACK
-from mlplatform_stack import entrance, images, networks, unfinished
+from mlplatform.settings.host import LOOPBACK, Accelerator
+from mlplatform_stack import entrance, env_file, images, networks, unfinished
 from mlplatform_stack.docker import compose, containers, output, running, service
-from mlplatform_stack.notebooks import compose_file as notebook_file
-from mlplatform_stack.notebooks.compose_file import service_name, token_name
 from mlplatform_stack.services import NOTEBOOK, STORE, Page, pages
 from mlplatform_stack.settings import StackSettings
 
+FILE = Path("compose") / "notebook.generated.yaml"
+"""The file, in a checkout; its first line is a comment, the rest JSON, a subset of YAML."""
+
+HOME = "/home/jovyan"
+
+_PREFIX = "notebook-"
 USED = ("gateway", "mlflow", STORE)
 """Services that notebooks use. Each person's network has them under these names."""
 
 _WAITING = ("--wait", "--wait-timeout", "300")
+
+
+def service_name(person: str) -> str:
+    """Return the name of the service with a person's notebook, which its network has, too."""
+    return f"{_PREFIX}{person}"
+
+
+def token_name(person: str) -> str:
+    """Return the name of the file in `secrets/` with the token of a person's notebook."""
+    return f"notebook_token_{person}"
+
+
+def volume_names(person: str) -> tuple[str, str]:
+    """Return the names of the volumes with a person's files, and with downloaded models."""
+    return f"home-{person}", f"cache-{person}"
+
+
+def read_ports(root: Path) -> dict[str, int]:
+    """Return the port of each person's notebook, by name; empty if there are none.
+
+    Raises:
+        SettingsError: the file was edited so that it cannot be read.
+    """
+    file = root / FILE
+    if not file.is_file():
+        return {}
+    try:
+        services = json.loads(file.read_text().partition("\n")[2])["services"]
+        return {
+            name.removeprefix(_PREFIX): int(service["ports"][0].split(":")[1])
+            for name, service in services.items()
+            if name.startswith(_PREFIX)
+        }
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise SettingsError(f"{file} cannot be read: delete it, and run `make notebook` for each person.") from error
+
+
+def write(root: Path, settings: StackSettings, ports: Mapping[str, int]) -> bool:
+    """Write the file for people and their ports, and NOTEBOOK_LAYOUT into `.env`; return whether either has changed."""
+    file = root / FILE
+    text = render(settings.accelerator, ports)
+    changed = not file.is_file() or file.read_text() != text
+    if changed:
+        atomic.write(file, text)
+    return env_file.change(root / ".env", {"NOTEBOOK_LAYOUT": "generated"}) or changed
+
+
+def render(accelerator: Accelerator, ports: Mapping[str, int]) -> str:
+    """Return the compose file with the notebooks of people at ports of loopback."""
+    services: dict[str, Any] = {
+        service_name(person): _service(person, accelerator, port) for person, port in sorted(ports.items())
+    }
+    homes = [volume_names(person)[0] for person in sorted(ports)]
+    for name, mode in (("backup", ":ro"), ("backup-timer", ":ro"), ("restore", "")):
+        services[name] = {"volumes": [f"{home}:/volumes/{home}{mode}" for home in homes]}
+    content = {
+        "services": services,
+        "networks": {service_name(person): None for person in sorted(ports)},
+        "volumes": {volume: None for person in sorted(ports) for volume in volume_names(person)},
+        "secrets": {token_name(person): {"file": f"../secrets/{token_name(person)}"} for person in sorted(ports)},
+    }
+    header = "# Written by `make notebook`: one notebook per person. `make env` writes it again for another version."
+    return f"{header}\n{json.dumps(content, indent=2)}\n"
+
+
+def _service(person: str, accelerator: Accelerator, port: int) -> dict[str, Any]:
+    name, (home, cache) = service_name(person), volume_names(person)
+    return {
+        "extends": {"file": f"accelerator.{accelerator}.yaml", "service": "personal-lab"},
+        "hostname": name,
+        "environment": {"MLPLATFORM_USER": person},
+        "secrets": [{"source": token_name(person), "target": "notebook_token"}],
+        "networks": [name],
+        "ports": [f"127.0.0.1:{port}:8888"],
+        "volumes": [f"{home}:{HOME}", f"{cache}:/cache"],
+    }
 
 
 def add(root: Path, person: str) -> tuple[str, bool]:
@@ -36,17 +123,21 @@ def add(root: Path, person: str) -> tuple[str, bool]:
         SettingsError: the name is not one of a person.
         HostError: another change of the stack was interrupted, the image is missing, or the notebook did not start.
     """
-    notebook_file.check_name(person)
+    if PERSON_NAME.fullmatch(person) is None:
+        raise SettingsError(
+            f"Invalid name of a person {person!r}: use the one of `mlplatform people add`, 2 to 30 lower-case letters, "
+            "digits and single '-', as in PERSON=alice."
+        )
     unfinished.check(root)
     settings = StackSettings.load(root / ".env")
-    name, before, up = service_name(person), notebook_file.read_ports(root), running(root)
+    name, before, up = service_name(person), read_ports(root), running(root)
     if not images.is_present(image := f"mlplatform-notebook:{settings.mlplatform_version}"):
         raise HostError(f"The image {image} is not built: run `make build`.")
     port = before.get(person)
     if port is None or (name not in up and networks.bind_error(LOOPBACK, port)):
         port = free_port(root, settings, before.values())
     renewed = _write_token(root, person)
-    notebook_file.write(root, settings, {**before, person: port})
+    write(root, settings, {**before, person: port})
     started = bool(up & set(USED))
     if started:
         options = ["--force-recreate"] if renewed else []
@@ -66,7 +157,7 @@ def remove(root: Path, person: str) -> tuple[str, ...]:
     """
     unfinished.check(root)
     settings = StackSettings.load(root / ".env")
-    ports = notebook_file.read_ports(root)
+    ports = read_ports(root)
     if person not in ports:
         present = f"those of {', '.join(sorted(ports))}" if ports else "none of people"
         raise HostError(f"{person!r} has no notebook: the stack has {present}.")
@@ -79,16 +170,17 @@ def remove(root: Path, person: str) -> tuple[str, ...]:
         output("docker", "network", "rm", network)
     left = {name: port for name, port in ports.items() if name != person}
     if left:
-        notebook_file.write(root, settings, left)
+        write(root, settings, left)
     else:
-        notebook_file.remove(root)
+        env_file.change(root / ".env", {"NOTEBOOK_LAYOUT": "shared"})
+        (root / FILE).unlink(missing_ok=True)
     (root / "secrets" / token_name(person)).unlink(missing_ok=True)
-    return tuple(f"{settings.stack_prefix}mlplatform_{volume}" for volume in notebook_file.volume_names(person))
+    return tuple(f"{settings.stack_prefix}mlplatform_{volume}" for volume in volume_names(person))
 
 
 def before_start(root: Path) -> None:
     """Prepare the start of the stack: the shared notebook ends where people have their own."""
-    if notebook_file.read_ports(root):
+    if read_ports(root):
         _compose(root, "rm", "--stop", "--force", NOTEBOOK)
 
 
@@ -107,7 +199,7 @@ def connect(root: Path) -> None:
 
 def unconnected(root: Path, settings: StackSettings) -> Iterator[tuple[str, str, str]]:
     """Yield each person, service and network that are not connected, of notebooks and services that have containers."""
-    people = notebook_file.read_ports(root)
+    people = read_ports(root)
     try:
         present = {service(found): _networks(found) for found in containers(settings.stack_prefix)} if people else {}
     except (HostError, FileNotFoundError):
@@ -134,7 +226,7 @@ def pages_of_people(root: Path) -> list[Page]:
             name=service_name(person),
             port=port,
         )
-        for person, port in sorted(notebook_file.read_ports(root).items())
+        for person, port in sorted(read_ports(root).items())
     ]
 
 

@@ -1,23 +1,27 @@
-"""Which requests to MLflow are changes, and that a report waits for the gateway."""
+"""Our parts of the MLflow server: changes and their reports, rights of role accounts, and the first page."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import httpx
 import pytest
-from ray_head import served
+from ray_head import BOUND_S, NO_TLS, served
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from waiting import until
 
 from mlplatform.contract import MLFLOW_CHANGES
 from mlplatform_gateway.mlflow.server import changes as mlflow_changes
 from mlplatform_gateway.mlflow.server.changes import Reporter, is_change
+from mlplatform_gateway.mlflow.server.pages import for_own_pages
+from mlplatform_gateway.mlflow.server.rights import may
 
 API = "/api/2.0/mlflow"
+ROLES, PEOPLE = ("job", "person"), ("alice", "admin", "gateway")
 
 
 @pytest.mark.parametrize(
@@ -88,3 +92,56 @@ def test_report_shows_names_and_nothing_else() -> None:
     assert mlflow_changes.named(body) == {"name": "net", "version": "3"}
     for other in (None, [], "name", 1):
         assert mlflow_changes.named(other) == {}
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "2.0/mlflow/users/create"),
+        ("POST", "2.0/mlflow/users/create-ui"),
+        ("PATCH", "2.0/mlflow/users/update-password"),
+        ("PATCH", "2.0/mlflow/users/current"),
+        ("GET", "2.0/mlflow/users/list"),
+        ("GET", "3.0/mlflow/users/current/permissions"),
+        ("POST", "3.0/mlflow/users/permissions/grant"),
+        ("POST", "3.0/mlflow/roles/create"),
+        ("POST", "2.0/mlflow/experiments/permissions/create"),
+        ("POST", "2.0/mlflow/webhooks"),
+    ],
+)
+def test_roles_change_no_accounts_and_rights(method: str, path: str) -> None:
+    for prefix in ("/api/", "/ajax-api/"):
+        assert [name for name in ROLES if may(name, method, prefix + path)] == []
+        assert [name for name in PEOPLE if not may(name, method, prefix + path)] == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/api/2.0/mlflow/users/current"),
+        ("POST", "/api/2.0/mlflow/runs/create"),
+        ("POST", "/api/2.0/mlflow/runs/delete-tag"),
+        ("DELETE", "/api/2.0/mlflow/registered-models/alias"),
+        ("PUT", "/api/2.0/mlflow-artifacts/artifacts/0/run/artifacts/users/permissions"),
+        ("POST", "/v1/traces"),
+        ("GET", "/"),
+    ],
+)
+def test_jobs_log_register_and_promote(method: str, path: str) -> None:
+    assert all(may(name, method, path) for name in (*ROLES, *PEOPLE))
+
+
+async def echo(request: Request) -> JSONResponse:
+    return JSONResponse(dict(request.headers))
+
+
+def test_own_page_below_any_name_passes_without_its_origin() -> None:
+    """MLflow 3.17 refuses changes by its own page at `mlflow.localhost`, and answers that of `localhost` with CORS."""
+    with served(for_own_pages(Starlette(routes=[Route("/", echo, methods=["POST"])]))) as address:
+        port = address.rpartition(":")[2]
+        own, other = f"mlflow.localhost:{port}", f"minio.localhost:{port}"
+        for host, origin, status in ((own, own, 200), (own, other, 403), (own, "mlflow.localhost:1", 403)):
+            headers = {"Host": host, "Origin": f"http://{origin}"}
+            answer = httpx.post(address, headers=headers, timeout=BOUND_S, verify=NO_TLS)
+            assert answer.status_code == status, origin
+            assert status != 200 or "origin" not in answer.json()

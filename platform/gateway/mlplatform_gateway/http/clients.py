@@ -1,17 +1,60 @@
-"""The client's address and scheme as the reverse proxy in front of the gateway reports them."""
+"""Clients as their requests tell about them: browsers, their origins, and what the reverse proxy reports of them."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+_PREFIXES = ("sec-fetch-", "access-control-")
 _CACHE_SECONDS = 5.0
 """Time for which the proxy's address is cached, also that it has none: whoever reaches the port can cause a look-up."""
 
 _REPORTED = (b"x-forwarded-for", b"x-forwarded-proto")
+
+
+def is_browser(headers: Headers) -> bool:
+    """Return whether a browser probably sent the request.
+
+    The heuristics of `ray.dashboard.optional_utils.is_browser_request` (Ray 2.60): a user agent that begins with
+    'Mozilla', `Origin`, `Referer`, or any Fetch Metadata or CORS header. Ray lists the last two by name; matching
+    their prefixes also covers names that a later browser adds.
+    """
+    return (
+        headers.get("user-agent", "").startswith("Mozilla")
+        or "origin" in headers
+        or "referer" in headers
+        or any(name.startswith(_PREFIXES) for name in headers)
+    )
+
+
+def foreign_origin(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """Return the first `Origin` (RFC 6454) that is not the request's own address, port included.
+
+    Browsers send the header with everything that changes something, and with whatever a script of another origin reads.
+
+    Args:
+        headers: names in lower case, and values, as ASGI has them.
+
+    Returns:
+        The origin, cut to 200 characters for messages; None without a foreign one.
+    """
+    found: dict[bytes, list[str]] = {b"origin": [], b"host": []}
+    for name, value in headers:
+        if name in found:
+            found[name].append(value.decode("latin-1"))
+    host = found[b"host"][0] if len(found[b"host"]) == 1 else ""
+    return next((origin[:200] for origin in found[b"origin"] if not _is_address(origin, host)), None)
+
+
+def _is_address(origin: str, host: str) -> bool:
+    """Return whether an origin is the address to which a request was sent; a TLS proxy may have changed the scheme."""
+    scheme, _, origin_host = origin.lower().partition("://")
+    port = {"http": ":80", "https": ":443"}.get(scheme)
+    return port is not None and origin_host.removesuffix(port) == host.lower().removesuffix(port)
 
 
 class Forwarded:

@@ -1,1 +1,0 @@
-"""Notebooks of people on this host."""
