@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from mlplatform.errors import HostError
-from mlplatform.settings.host import LOOPBACK
 from mlplatform_stack import drivers, engine, images, networks, secrets_folder, sizing
 from mlplatform_stack.docker import answer, running
 from mlplatform_stack.host import this_host
 from mlplatform_stack.notebooks import verbs as notebooks
+from mlplatform_stack.sections import LOOPBACK
 from mlplatform_stack.services import pages
 from mlplatform_stack.settings import PROXY, StackSettings
 

@@ -11,8 +11,8 @@ import certifi
 
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
-from mlplatform.settings.host import LOOPBACK
 from mlplatform_stack.docker import answer, compose
+from mlplatform_stack.sections import LOOPBACK
 from mlplatform_stack.services import Page
 from mlplatform_stack.settings import StackSettings
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.environment import shell_environment
-from mlplatform.settings.host import LOOPBACK
 from mlplatform.settings.job import Settings
 from mlplatform_stack import checkout, env_file, generated, secrets_folder, sizing
 from mlplatform_stack.host import Host
 from mlplatform_stack.notebooks import compose_file as notebook_file
+from mlplatform_stack.sections import LOOPBACK
 from mlplatform_stack.settings import StackSettings
 
 _READ_BY_SERVICES = ("docker", "images", "platform")

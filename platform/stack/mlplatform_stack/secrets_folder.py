@@ -15,21 +15,17 @@ from pathlib import Path
 
 from mlplatform.errors import SettingsError
 from mlplatform.files import atomic
-from mlplatform.secrets.credentials import (
-    comet_config,
-    fernet_key,
+from mlplatform.secrets.credentials import fernet_key, read_s3_account
+from mlplatform_stack import declared
+from mlplatform_stack.bootstrap.minio import RIGHTS, metrics_token
+from mlplatform_stack.credential_files import (
     mlflow_account,
     password,
     postgres_service,
     prometheus_web,
-    read_s3_account,
     s3_account,
-    s3_to_fill_in,
     to_fill_in,
-    wandb_netrc,
 )
-from mlplatform_stack import declared
-from mlplatform_stack.bootstrap.minio import RIGHTS, metrics_token
 from mlplatform_stack.settings import StackSettings
 
 _ALERTMANAGER = Path(__file__).parents[3] / "docker/alertmanager/alertmanager.example.yml"
@@ -38,6 +34,11 @@ _ALERTMANAGER = Path(__file__).parents[3] / "docker/alertmanager/alertmanager.ex
 
 def _plain(path: Path) -> None:
     path.write_text(password())
+
+
+def _s3_to_fill_in(what: str) -> Callable[[Path], object]:
+    advice = f"Remove the '#' of the next three lines, and fill in the account for {what}."
+    return to_fill_in(advice, "[default]", "aws_access_key_id = KEY", "aws_secret_access_key = SECRET")
 
 
 S3_ROLES = tuple(RIGHTS)
@@ -64,11 +65,17 @@ FILES: dict[str, Callable[[Path], object]] = {
     "metrics_web": lambda path: prometheus_web(path.with_name("metrics_password"), path),
     "grafana_password": _plain,
     "backup_password": _plain,
-    "backup_s3": partial(s3_to_fill_in, "backups to S3"),
-    "s3_owner": partial(s3_to_fill_in, "S3_ENDPOINT_URL that may create and empty the buckets"),
-    "wandb_netrc": wandb_netrc,
-    "comet_config": comet_config,
-    "mail_password": partial(to_fill_in, "the password of the account at the mail server"),
+    "backup_s3": _s3_to_fill_in("backups to S3"),
+    "s3_owner": _s3_to_fill_in("S3_ENDPOINT_URL that may create and empty the buckets"),
+    # W&B's client finds it by NETRC, Comet's by COMET_CONFIG.
+    "wandb_netrc": to_fill_in(
+        "Remove the '#' of the next line, and replace KEY with your W&B key.",
+        "machine api.wandb.ai login user password KEY",
+    ),
+    "comet_config": to_fill_in(
+        "Remove the '#' of the next two lines, and replace KEY with your Comet key.", "[comet]", "api_key = KEY"
+    ),
+    "mail_password": to_fill_in("Replace this line by the password of the account at the mail server."),
     "alertmanager.yml": lambda path: path.write_text(_ALERTMANAGER.read_text()),
 }
 

@@ -1,4 +1,4 @@
-"""All settings of `.env`, and the checks of one by another."""
+"""All settings of `.env`, with the checks of one by another, and those of the one-shot services and of backups."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from pydantic import ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from mlplatform.errors import SettingsError
-from mlplatform.settings.host import LOOPBACK, Addresses, Hardware, Images, Names
-from mlplatform.settings.load import load_settings
-from mlplatform.settings.services import Backups, Jobs, Messages, Ports, Services, Space
-from mlplatform.settings.storage import ObjectStore
+from mlplatform.settings.load import EnvironmentSettings, load_settings
+from mlplatform.settings.services import Backups, Jobs, Messages, ObjectStore, Ports, Space
+from mlplatform_stack.sections import LOOPBACK, Addresses, Hardware, Images, Names, Services
 
 PROXY = "proxy"
 """Profile of the TLS entrance."""
@@ -81,3 +80,14 @@ class StackSettings(Images, Ports, Addresses, Space, ObjectStore, Backups, Messa
         if not env_file.is_file():
             raise SettingsError(f"There is no {env_file}; run `make env` to write it.")
         return load_settings(cls, {"_env_file": env_file, **overrides})
+
+
+class StorageSettings(ObjectStore, EnvironmentSettings):
+    """Settings of the services `storage-init`, `backup` and `restore`."""
+
+    endpoint: str = Field(validation_alias="AWS_ENDPOINT_URL")
+    """Address of the object store, be it the stack's own or S3_ENDPOINT_URL."""
+
+
+class BackupSettings(Backups, EnvironmentSettings):
+    """Settings of the services `backup` and `backup-timer`."""

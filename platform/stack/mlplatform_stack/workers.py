@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlplatform.settings.host import Accelerator
 from mlplatform_stack import sizing
 from mlplatform_stack.host import Host
+from mlplatform_stack.sections import Accelerator
 from mlplatform_stack.settings import StackSettings
 
 

@@ -15,12 +15,10 @@ import yaml
 from pydantic_settings import BaseSettings
 
 from mlplatform.errors import SettingsError
-from mlplatform.settings.job import Settings
-from mlplatform.settings.node import NodeSettings
-from mlplatform.settings.services import OfGateway
-from mlplatform.settings.storage import ObjectStore, StorageSettings
+from mlplatform.settings.job import NodeSettings, Settings
+from mlplatform.settings.services import ObjectStore, OfGateway
 from mlplatform_gateway.settings import GatewaySettings
-from mlplatform_stack.settings import StackSettings
+from mlplatform_stack.settings import StackSettings, StorageSettings
 
 CHECKOUT = Path(__file__).parents[3]
 

@@ -8,7 +8,7 @@ import pytest
 
 from mlplatform.errors import AccessError, UnreachableError
 from mlplatform.settings.environment import changed_environment, environment
-from mlplatform.tracking import exit_status, gpu_info, identity, server
+from mlplatform.tracking import ending, gpu_info, identity, server
 from mlplatform.tracking import run as tracking_run
 
 
@@ -43,7 +43,7 @@ def _within_ray() -> SystemExit:
     ],
 )
 def test_run_status_follows_from_job_error(error: BaseException, status: str) -> None:
-    assert exit_status.status_after(error) == status
+    assert ending.status_after(error) == status
 
 
 def test_unreachable_server_is_named_at_once(closed_port: int) -> None:

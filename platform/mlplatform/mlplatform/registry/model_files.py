@@ -1,4 +1,7 @@
-"""Files of a model in MLflow: their checksums are recorded once, and every download is verified against them."""
+"""Files of a model in MLflow: their checksums are recorded once, and every download is verified against them.
+
+The gateway's record of digests counts; without one, the checksums beside the files.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mlplatform.api.storage import Digests
+from mlplatform.client.connection import Connection
 from mlplatform.compat import mlflow as mlflow_compat
-from mlplatform.errors import RegistryError
+from mlplatform.contract import MODEL_DIGESTS
+from mlplatform.errors import PlatformError, RegistryError
 from mlplatform.files import atomic, checksums, progress
 from mlplatform.files.checksums import Sums
 from mlplatform.files.progress import Counter
+from mlplatform.settings.job import settings
 
 if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
     from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
 
@@ -51,6 +59,28 @@ def record(files: ArtifactRepository) -> str:
             (Path(folder) / checksums.FILE).write_text(checksums.render(sums))
             files.log_artifact(str(Path(folder) / checksums.FILE))  # type: ignore[no-untyped-call]
     return checksums.digest(sums)
+
+
+def gateway_record(version: ModelVersion) -> dict[str, str] | str:
+    """Return path -> SHA-256 of each file of a version as recorded; a sentence if there is no record.
+
+    Raises:
+        UnreachableError, AccessError: the environment names a gateway that does not answer, or rejects the token.
+        JobError: what answers there is not the platform's gateway.
+    """
+    config = settings()
+    own = config.platform_tracking_uri
+    if own and config.tracking_uri and own.rstrip("/") != config.tracking_uri.rstrip("/"):
+        return "MLFLOW_TRACKING_URI is not the platform's own MLflow."
+    key = {"source": str(version.source), "created": int(version.creation_timestamp)}
+    try:
+        with Connection(config) as link:
+            found = link.patiently(lambda: link.read(Digests, "GET", MODEL_DIGESTS, params=key), known=False).files
+    except PlatformError as error:
+        if "ray_address" in config.model_fields_set:
+            raise
+        return f"RAY_ADDRESS names no gateway ({error})"
+    return found or "it has no digests of this version yet; try again in some seconds."
 
 
 def check(files: ArtifactRepository, what: str, record: Sums) -> None:

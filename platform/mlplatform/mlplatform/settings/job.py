@@ -1,4 +1,4 @@
-"""Settings with which a job, a notebook or a laptop reaches a platform.
+"""Settings with which a job, a notebook or a laptop reaches a platform, and those of a Ray node.
 
 The stack's containers and the embedded platform have them as environment variables, so user code sets nothing.
 """
@@ -222,6 +222,13 @@ class Settings(EnvironmentSettings):
             values["MLFLOW_TRACKING_PASSWORD"] = self.tracking_password_file.read_text()
         values |= proxies.bypass()
         return {variable: str(value) for variable, value in values.items() if value is not None}
+
+
+class NodeSettings(EnvironmentSettings):
+    """Settings that `ray start` reads on a node."""
+
+    warm_start: bool = Field(True, validation_alias="MLPLATFORM_WARM_START")
+    """Fork drivers and workers from templates; a job may set the variable to 0 for itself."""
 
 
 def _same(address: str, other: str) -> bool:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import IO
 
 from mlplatform.errors import StorageError
-from mlplatform.settings.storage import BUCKETS, StorageSettings
+from mlplatform.settings.services import BUCKETS
 from mlplatform.storage.s3 import s3_client, s3_errors
 from mlplatform_stack.backup import databases, files, objects
 from mlplatform_stack.backup.archive import Header, Writer
 from mlplatform_stack.backup.progress import Progress
 from mlplatform_stack.bootstrap.buckets import versioned
+from mlplatform_stack.settings import StorageSettings
 
 ENV, SECRETS = Path("/backup/env"), Path("/backup/secrets")
 """Mount points of the host's `.env`, and of `secrets/` if it is to be saved."""

@@ -15,11 +15,13 @@ from typing import Any
 
 from mlplatform.compat import mlflow_server
 from mlplatform.errors import SettingsError
-from mlplatform.secrets.credentials import read_mlflow_account, read_postgres_service
-from mlplatform.settings.storage import BUCKETS, StorageSettings
+from mlplatform.secrets.credentials import read_mlflow_account
+from mlplatform.settings.services import BUCKETS
 from mlplatform_stack.bootstrap import buckets
 from mlplatform_stack.bootstrap import minio as store
 from mlplatform_stack.bootstrap.secret_files import secret, values
+from mlplatform_stack.credential_files import read_postgres_service
+from mlplatform_stack.settings import StorageSettings
 
 OWNERS = {"gateway": "gateway", "mlflow": "mlflow", "mlflow_auth": "mlflow"}
 """Database -> role that owns it."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import httpx
 
 from mlplatform.errors import HostError
-from mlplatform.settings.host import LOOPBACK
 from mlplatform_stack.checks.finding import Finding, Place
+from mlplatform_stack.sections import LOOPBACK
 from mlplatform_stack.settings import StackSettings
 
 

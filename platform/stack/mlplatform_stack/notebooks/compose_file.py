@@ -15,8 +15,8 @@ from typing import Any
 from mlplatform.contract import PERSON_NAME
 from mlplatform.errors import SettingsError
 from mlplatform.files import atomic
-from mlplatform.settings.host import Accelerator
 from mlplatform_stack import env_file
+from mlplatform_stack.sections import Accelerator
 from mlplatform_stack.settings import StackSettings
 
 FILE = Path("compose") / "notebook.generated.yaml"

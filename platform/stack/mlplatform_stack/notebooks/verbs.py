@@ -8,13 +8,13 @@ from typing import Any
 
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
-from mlplatform.secrets.credentials import password
 from mlplatform.settings.environment import environment
-from mlplatform.settings.host import LOOPBACK
 from mlplatform_stack import entrance, images, networks, unfinished
+from mlplatform_stack.credential_files import password
 from mlplatform_stack.docker import compose, containers, output, running, service
 from mlplatform_stack.notebooks import compose_file as notebook_file
 from mlplatform_stack.notebooks.compose_file import service_name, token_name
+from mlplatform_stack.sections import LOOPBACK
 from mlplatform_stack.services import NOTEBOOK, STORE, Page, pages
 from mlplatform_stack.settings import StackSettings
 

@@ -1,4 +1,4 @@
-"""Settings of `.env` on the host itself: names, hardware, addresses, images."""
+"""Sections of `.env` that this host and its verbs read: names, hardware, services, addresses, images."""
 
 from __future__ import annotations
 
@@ -88,6 +88,28 @@ class Hardware(Section):
 
     render_gid: str = of_host("", pattern=r"^\d*$")
     """Id of the host's group `render` (rocm only); `make env` looks it up."""
+
+
+class Services(Section):
+    """Services."""
+
+    compose_profiles: str = of_host("", examples=["tracking,ray,notebook,monitoring,grafana"])
+    """Optional services, comma-separated: tracking (MLflow), ray, notebook, monitoring (Prometheus, Alertmanager,
+    exporters), grafana, gpu-metrics (the exporter for cuda or rocm), hosts (`make host-token` adds it), proxy (TLS on
+    BIND_ADDRESS)."""
+
+    mlflow_workers: int = of_stack(2, ge=1)
+    """Processes of the MLflow server."""
+
+    notebook_user: str = of_host("")
+    """Name of the person who uses the notebook, which its jobs and runs show as their user; `make env` sets who runs
+    it. `export MLPLATFORM_USER=name` in a terminal names somebody else there."""
+
+    prometheus_retention: str = of_stack("15d")
+    """Time for which Prometheus keeps its measurements, as 15d or 36h."""
+
+    disk_needed_gb: int = of_host(20, ge=0)
+    """Free space that `make up` requires on Docker's disk, in GB; the images take 12."""
 
 
 class Addresses(Section):
