@@ -6,13 +6,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from mlplatform.capacity import nodes as capacity
 from mlplatform.capacity.resources import Node, Resources, WorkerGroup
 from mlplatform.errors import CapacityError
 from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.jobs.store import RUNNING_MESSAGE
+from mlplatform_gateway.queue.planner import feasibility
 
 _PAUSE_SECONDS = 10.0
 
@@ -79,7 +79,7 @@ def infeasible_reason(nodes: Sequence[Node], bundles: Sequence[Mapping[str, floa
         custom = dict(kind)
         group = WorkerGroup(count, custom.pop("CPU", 0), custom.pop("GPU", 0), custom)
         try:
-            capacity.check(nodes, Resources(), group)
+            feasibility.check(nodes, Resources(), group)
         except CapacityError as error:
             return str(error)
     return None

@@ -10,8 +10,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 
 from mlplatform.api.cluster import Capacity, CapacityRequest
-from mlplatform.capacity.nodes import Shortage
-from mlplatform.capacity.resources import Request, Resources, WorkerGroup
+from mlplatform.capacity.resources import Request, Resources, Shortage, WorkerGroup
 from mlplatform.errors import UnreachableError
 from mlplatform_gateway.http.access import USERS
 from mlplatform_gateway.http.description import errors

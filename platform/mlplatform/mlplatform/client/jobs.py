@@ -19,8 +19,8 @@ from pydantic import RootModel
 from mlplatform.api import jobs as api
 from mlplatform.api.cluster import Capacity
 from mlplatform.api.jobs import Attempt, Job
-from mlplatform.capacity.nodes import Shortage
 from mlplatform.capacity.resources import Resources as Resources
+from mlplatform.capacity.resources import Shortage
 from mlplatform.capacity.resources import WorkerGroup as WorkerGroup
 from mlplatform.client import connection, request
 from mlplatform.client import package as client_package
