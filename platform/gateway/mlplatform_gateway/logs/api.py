@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from mlplatform.api.logs import Again, Expected, FileName, Pass, Position, Requested
 from mlplatform_gateway.http import request_body
 from mlplatform_gateway.http.access import OF_LOG_SHIPPER
 from mlplatform_gateway.http.description import errors, raw_body
 from mlplatform_gateway.http.errors import error_response
+from mlplatform_gateway.logs.models import Again, Expected, FileName, Pass, Position, Requested
 from mlplatform_gateway.logs.store import JobLogs
 
 INSTANCE = "X-Gateway-Instance"

@@ -25,8 +25,7 @@ HTTP = ("http://", "https://")
 
 _JOB = {"job_id", "attempt", "grace_s", "user", "git_commit", "git_diff", "entrypoint", "note"}
 
-_OF_ONE_PROCESS = _JOB | {"image", "mlflow_key_file", "mlflow_gateway_file", "ca_bundle"}
-_OF_ONE_PROCESS |= {"gateway", "attempt_token"}
+_OF_ONE_PROCESS = _JOB | {"image", "ca_bundle", "gateway", "attempt_token"}
 """Settings that describe a single process, so they are not passed to another one."""
 
 
@@ -110,15 +109,6 @@ class Settings(EnvironmentSettings):
 
     shared: Path | None = Field(None, validation_alias="MLPLATFORM_SHARED")
     """Folder that all nodes share; None means `shared` below `home`."""
-
-    mlflow_key_file: Path = Field(Path("/run/secrets/mlflow_key"), validation_alias="MLPLATFORM_MLFLOW_KEY_FILE")
-    """File with the key that encrypts the webhooks' secrets in MLflow's database, and from which that of its forms
-    follows; read in the server's container only."""
-
-    mlflow_gateway_file: Path = Field(
-        Path("/run/secrets/mlflow_gateway"), validation_alias="MLPLATFORM_MLFLOW_GATEWAY_FILE"
-    )
-    """File with the gateway's account at MLflow, with whose password MLflow reports changes; read there only."""
 
     @field_validator("ray_address")
     @classmethod

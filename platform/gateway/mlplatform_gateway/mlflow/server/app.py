@@ -18,6 +18,7 @@ from mlplatform.settings.job import Settings
 from mlplatform_gateway.compat import mlflow_locations, mlflow_retention
 from mlplatform_gateway.mlflow.server.changes import Reporter, report_changes
 from mlplatform_gateway.mlflow.server.pages import for_own_pages, opening_on_training, with_exact_names, with_password
+from mlplatform_gateway.settings import MlflowServerSettings
 
 
 def create_app() -> Any:
@@ -26,7 +27,7 @@ def create_app() -> Any:
     MLflow reads its keys from environment variables only. They are set here, inside the serving process, so they are
     neither in the container's environment nor in the one with which the process was started.
     """
-    settings = Settings.load()
+    settings = MlflowServerSettings.load()
     key = settings.mlflow_key_file.read_text().strip()
     # Without these, each worker of the server makes its own, and cannot read what another has signed or encrypted.
     forms = hmac.digest(key.encode(), b"forms", "sha256").hex()
