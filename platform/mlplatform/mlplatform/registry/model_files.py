@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -203,14 +202,9 @@ def _get(files: ArtifactRepository, path: str, local: Path, moved: Counter) -> N
         mlflow_compat.download_file(files, path, local)
 
 
-def _sizes(files: ArtifactRepository) -> dict[str, int]:
-    """Return path -> bytes of each file."""
-    return dict(_walk(files, None))
-
-
-def _walk(files: ArtifactRepository, folder: str | None) -> Iterator[tuple[str, int]]:
+def _sizes(files: ArtifactRepository, folder: str | None = None) -> dict[str, int]:
+    """Return path -> bytes of each file, also in the folders below."""
+    found: dict[str, int] = {}
     for entry in files.list_artifacts(folder):
-        if entry.is_dir:
-            yield from _walk(files, entry.path)
-        else:
-            yield entry.path, entry.file_size or 0
+        found |= _sizes(files, entry.path) if entry.is_dir else {entry.path: entry.file_size or 0}
+    return found
