@@ -330,13 +330,11 @@ def _log_new_params(run: ActiveRun, params: Mapping[str, Any]) -> None:
 def _description(config: Settings, run: ActiveRun, address: str) -> Iterator[None]:
     """Add a reference, `gpu-info.txt`, `git.diff` and this node's system metrics to the run, from two threads."""
     writer = threading.Thread(target=_write_files, args=(config, run.info.run_id, address), daemon=True)
-    monitor = NodeMonitor(lambda: run, address, None)
     writer.start()
-    monitor.start()
     try:
-        yield
+        with NodeMonitor(lambda: run, address, None).running():
+            yield
     finally:
-        monitor.stop()
         writer.join(_FILES_SECONDS)
 
 

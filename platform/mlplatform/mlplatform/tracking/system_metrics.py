@@ -41,7 +41,7 @@ class NodeMonitor:
     def __init__(
         self, find: Callable[[], Run | None], tracking_uri: str, node: str | None, except_on: str | None = None
     ):
-        """Prepare the thread; `start` starts it.
+        """Prepare the thread; `running` starts it.
 
         Args:
             find: returns the run to send to; called until it does, because ranks may start before their run is opened.
@@ -56,14 +56,15 @@ class NodeMonitor:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mlplatform-node-metrics", daemon=True)
 
-    def start(self) -> None:
-        """Start the thread; it logs its errors and raises none in the caller."""
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Send while the block runs; errors are logged, and a thread that waits for MLflow is abandoned after 2 s."""
         self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread, or abandon it if it waits for MLflow for more than 2 s."""
-        self._stopped.set()
-        self._thread.join(_STOP_SECONDS)
+        try:
+            yield
+        finally:
+            self._stopped.set()
+            self._thread.join(_STOP_SECONDS)
 
     def _run(self) -> None:
         try:
@@ -136,9 +137,5 @@ def node_metrics(run_id: str | None = None) -> Iterator[None]:
         return MlflowClient(address).get_run(run_id) if run_id else find_run(str(job_id), address)
 
     node = socket.gethostname()
-    monitor = NodeMonitor(find, address, node, except_on=node)
-    monitor.start()
-    try:
+    with NodeMonitor(find, address, node, except_on=node).running():
         yield
-    finally:
-        monitor.stop()
