@@ -28,8 +28,7 @@ from mlplatform_stack import compose as stack_compose
 from mlplatform_stack import env as stack_env
 from mlplatform_stack.docker import compose
 from mlplatform_stack.host import Host, this_host
-from mlplatform_stack.sections import LOOPBACK
-from mlplatform_stack.settings import StackSettings
+from mlplatform_stack.settings import LOOPBACK, StackSettings
 
 FOLDER = ".ci-stack"
 """The stack's folder in the checkout; git ignores it."""

@@ -15,9 +15,8 @@ from mlplatform_stack import drivers, engine, images, networks, secrets_folder, 
 from mlplatform_stack.docker import answer, running
 from mlplatform_stack.host import this_host
 from mlplatform_stack.notebooks import verbs as notebooks
-from mlplatform_stack.sections import LOOPBACK
 from mlplatform_stack.services import pages
-from mlplatform_stack.settings import PROXY, StackSettings
+from mlplatform_stack.settings import LOOPBACK, PROXY, StackSettings
 
 _GB = 10**9
 

@@ -16,8 +16,7 @@ from mlplatform.settings.job import Settings
 from mlplatform_stack import checkout, env_file, generated, secrets_folder, sizing
 from mlplatform_stack.host import Host
 from mlplatform_stack.notebooks import compose_file as notebook_file
-from mlplatform_stack.sections import LOOPBACK
-from mlplatform_stack.settings import StackSettings
+from mlplatform_stack.settings import LOOPBACK, StackSettings
 
 _READ_BY_SERVICES = ("docker", "images", "platform")
 """Folders of the checkout that are mounted into services or copied into images with the modes of their files."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mlplatform.node import gpu_watch
 from mlplatform_stack.docker import answer
-from mlplatform_stack.sections import Accelerator
+from mlplatform_stack.settings import Accelerator
 
 
 @dataclass(frozen=True)

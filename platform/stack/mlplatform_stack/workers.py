@@ -6,8 +6,7 @@ from typing import Any
 
 from mlplatform_stack import sizing
 from mlplatform_stack.host import Host
-from mlplatform_stack.sections import Accelerator
-from mlplatform_stack.settings import StackSettings
+from mlplatform_stack.settings import Accelerator, StackSettings
 
 
 def count(settings: StackSettings, host: Host, present: int) -> int:

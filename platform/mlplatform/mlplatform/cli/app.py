@@ -12,7 +12,6 @@ from mlplatform.cli import (
     data,
     jobs,
     local,
-    login,
     models,
     notify,
     output,
@@ -35,7 +34,7 @@ app = typer.Typer(
 )
 for verb in (
     *(submit.submit, jobs.logs, jobs.wait, jobs.stop, jobs.resume, top.top, queue.queue, queue.why),
-    *(audit.audit, usage.usage, notify.notify, login.login, login.logout, login.s3_credentials),
+    *(audit.audit, usage.usage, notify.notify, tokens.login, tokens.logout, tokens.s3_credentials),
 ):
     app.command()(verb)
 for noun in (jobs, people, teams, tokens, secrets, models, data, local):

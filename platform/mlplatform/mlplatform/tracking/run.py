@@ -19,12 +19,12 @@ from mlplatform.settings.job import Settings, settings
 from mlplatform.storage import fence, run_reference
 from mlplatform.storage.run_reference import RunReference
 from mlplatform.text import advice as advice_module
-from mlplatform.tracking import ending, gpu_info, reported_runs
+from mlplatform.tracking import ending, reported_runs
 from mlplatform.tracking.identity import DRIVER, job_tags, process_ranks
 from mlplatform.tracking.params import MAX_CHARACTERS, changed_tags, new_params, notice
 from mlplatform.tracking.scratch_run import scratch_run, uri_outside
 from mlplatform.tracking.server import check, existing_run, find_run, report_untracked, uri
-from mlplatform.tracking.system_metrics import NodeMonitor, node_metrics
+from mlplatform.tracking.system_metrics import NodeMonitor, gpu_report, node_metrics
 
 if TYPE_CHECKING:
     from mlflow import ActiveRun
@@ -349,6 +349,6 @@ def _write_files(config: Settings, run_id: str, address: str) -> None:
         client = MlflowClient(address)
         if config.git_diff:
             client.log_text(run_id, contract.unpack(config.git_diff), "git.diff")
-        client.log_text(run_id, gpu_info.describe(), "gpu-info.txt")
+        client.log_text(run_id, gpu_report(), "gpu-info.txt")
     except Exception as error:
         print(f"MLflow did not accept git.diff or gpu-info.txt of the run: {error}", file=sys.stderr, flush=True)

@@ -1,9 +1,11 @@
-"""System metrics of this node, sampled by MLflow's own monitors and sent to a run from a thread."""
+"""System metrics of this node, sampled by MLflow's own monitors and sent from a thread, and a report on its GPUs."""
 
 from __future__ import annotations
 
 import logging
+import shutil
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
 _RETRY_SECONDS = 5.0
 
 _STOP_SECONDS = 2.0
+
+_TOOLS = ("nvidia-smi", "rocm-smi")
+
+_TOOL_SECONDS = 30
+"""Timeout of a tool: the first nvidia-smi on a node without persistence mode took more than ten seconds."""
 
 _log = logging.getLogger(__name__)
 
@@ -139,3 +146,22 @@ def node_metrics(run_id: str | None = None) -> Iterator[None]:
     node = socket.gethostname()
     with NodeMonitor(find, address, node, except_on=node).running():
         yield
+
+
+def gpu_report() -> str:
+    """Return the report of `nvidia-smi` or `rocm-smi`; one sentence if there is no GPU."""
+    for tool in _TOOLS:
+        if report := _output(tool):
+            return report
+    return f"Node {socket.gethostname()} has no GPU that nvidia-smi or rocm-smi reports.\n"
+
+
+def _output(tool: str) -> str | None:
+    program = shutil.which(tool)
+    if program is None:
+        return None
+    try:
+        done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=_TOOL_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 and done.stdout.strip() else None

@@ -8,8 +8,7 @@ import httpx
 
 from mlplatform.errors import HostError
 from mlplatform_stack.checks.finding import Finding, Place
-from mlplatform_stack.sections import LOOPBACK
-from mlplatform_stack.settings import StackSettings
+from mlplatform_stack.settings import LOOPBACK, StackSettings
 
 
 def are_on(settings: StackSettings) -> bool:

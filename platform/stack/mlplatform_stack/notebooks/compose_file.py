@@ -16,8 +16,7 @@ from mlplatform.contract import PERSON_NAME
 from mlplatform.errors import SettingsError
 from mlplatform.files import atomic
 from mlplatform_stack import env_file
-from mlplatform_stack.sections import Accelerator
-from mlplatform_stack.settings import StackSettings
+from mlplatform_stack.settings import Accelerator, StackSettings
 
 FILE = Path("compose") / "notebook.generated.yaml"
 """The file, in a checkout; its first line is a comment, the rest JSON, a subset of YAML."""

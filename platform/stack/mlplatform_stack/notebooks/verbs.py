@@ -14,9 +14,8 @@ from mlplatform_stack.credential_files import password
 from mlplatform_stack.docker import compose, containers, output, running, service
 from mlplatform_stack.notebooks import compose_file as notebook_file
 from mlplatform_stack.notebooks.compose_file import service_name, token_name
-from mlplatform_stack.sections import LOOPBACK
 from mlplatform_stack.services import NOTEBOOK, STORE, Page, pages
-from mlplatform_stack.settings import StackSettings
+from mlplatform_stack.settings import LOOPBACK, StackSettings
 
 USED = ("gateway", "mlflow", STORE)
 """Services that notebooks use. Each person's network has them under these names."""
