@@ -8,7 +8,6 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self, TypedDict
 
 import httpx
@@ -18,14 +17,11 @@ from mlplatform.errors import AccessError, PlatformError, UnreachableError
 from mlplatform.secrets.credentials import read_mlflow_account
 from mlplatform.settings import proxies
 from mlplatform.settings.accounts import TrackingAccount
-from mlplatform.settings.job import settings
+from mlplatform.settings.job import mlflow_credentials_file, settings
 
 _API = "/api/2.0/mlflow/"
 
 ANSWER_SECONDS = 30.0
-
-_CREDENTIALS = Path("~/.mlflow/credentials")
-"""The one file in which MLflow's client looks for an account (`mlflow.utils.credentials`, 3.17)."""
 
 _OWN_ACCOUNT = "put your account into ~/.mlflow/credentials (`mlplatform env` prints it)"
 
@@ -73,7 +69,7 @@ def own_account(tracking_uri: str) -> Account:
     if own.login or own.token:
         return Account(own.login, None if own.login else own.token, _VARIABLES)
     foreign = platform is not None and platform.rstrip("/") != tracking_uri.rstrip("/")
-    file = _CREDENTIALS.expanduser()
+    file = mlflow_credentials_file()
     if foreign or not file.is_file():
         return Account()
     try:

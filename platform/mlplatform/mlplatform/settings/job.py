@@ -241,7 +241,7 @@ def aws_config_file() -> Path:
 
 
 def mlflow_credentials_file() -> Path:
-    """Return the file that MLflow's client reads its account from (`mlflow.utils.credentials` of MLflow 3.17)."""
+    """Return the one file in which MLflow's client looks for an account (`mlflow.utils.credentials` of MLflow 3.17)."""
     return Path.home() / ".mlflow" / "credentials"
 
 
