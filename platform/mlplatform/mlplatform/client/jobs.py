@@ -48,8 +48,6 @@ _JobList = RootModel[list[Job]]
 class Jobs:
     """A client of the Jobs API at `settings.ray_address`; a context manager that closes its connections.
 
-    Attributes:
-
     Every method raises:
         UnreachableError: nothing answers at the address.
         AccessError: the token is missing or rejected.
