@@ -12,7 +12,7 @@ names() {
 }
 # shellcheck disable=SC2046
 unset $(names)
-eval "$(PYTHONPATH=platform/mlplatform .venv/bin/python -m mlplatform.settings.proxies 2>/dev/null)"
+eval "$(PYTHONPATH=platform/mlplatform:platform/stack .venv/bin/python -m mlplatform_stack.proxies 2>/dev/null)"
 # As after a `git pull`: `make up` writes them at each start.
 [ ! -e .env ] || [ -e compose/stack.generated.yaml ] || make --no-print-directory env </dev/null >&2 || exit
 # What .env lacks has its default.

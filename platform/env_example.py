@@ -23,7 +23,7 @@ Every setting of the stack, with its default. `make env` copies this file to .en
 this host. To change a setting, edit .env and run `make up` again; what a shell exports under these names has no effect.
 Secrets are not set here: they are files in secrets/.
 
-Written by `make format` from the fields in platform/mlplatform/mlplatform/settings/.
+Written by `make format` from the fields of `mlplatform_stack.settings.StackSettings`.
 """
 
 

@@ -21,7 +21,7 @@ from mlplatform.cli.app import app
 from mlplatform.client.connection import Connection
 from mlplatform.errors import RegistryError, StorageError
 from mlplatform.files import checksums
-from mlplatform.registry import datasets, lineage, lookup, models, records
+from mlplatform.registry import datasets, lineage, lookup, model_files, models
 from mlplatform.settings.job import Settings
 from mlplatform.tracking import server
 
@@ -45,9 +45,9 @@ with mlplatform.job_run(experiment="petals") as run:
     version = mlplatform.register(f"runs:/{run.info.run_id}/model", "petals")
     assert mlplatform.register(f"runs:/{run.info.run_id}/model", "petals").version == version.version
     print(run.info.run_id, version.version)
-from mlplatform.registry import records
+from mlplatform.registry import model_files
 deadline = time.monotonic() + 120
-while isinstance(why := records.of(version), str):
+while isinstance(why := model_files.gateway_record(version), str):
     assert time.monotonic() < deadline, why
     time.sleep(0.2)
 """
@@ -195,7 +195,7 @@ def test_tampered_checksums_are_noticed_without_a_record_and_else_ignored(
     stored.write_text(whole.replace(whole[:8], "00000000"))
     try:
         assert (models.download("petals/2", tmp_path / "model") / checksums.FILE).read_text() == whole
-        monkeypatch.setattr(records, "of", lambda version: "there is no gateway.")
+        monkeypatch.setattr(model_files, "gateway_record", lambda version: "there is no gateway.")
         with pytest.raises(RegistryError, match="checksums of petals version 2 are not the registered ones"):
             models.download("petals/2", tmp_path / "other")
     finally:
@@ -295,7 +295,7 @@ def test_model_of_plain_mlflow_is_verified_once_recorded(
         models.download(model, tmp_path / "changed")
     stored.write_text("flavors: {}")
     capsys.readouterr()
-    monkeypatch.setattr(records, "of", lambda version: "there is no gateway.")
+    monkeypatch.setattr(model_files, "gateway_record", lambda version: "there is no gateway.")
     folder = models.download(model, tmp_path / "model")
     assert (folder / "MLmodel").read_text() == "flavors: {}"
     said = capsys.readouterr().err

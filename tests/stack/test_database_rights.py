@@ -16,7 +16,7 @@ from figures import count
 from host import Stack, run
 from psycopg2 import errors
 
-from mlplatform.secrets.credentials import read_postgres_service
+from mlplatform_stack.credential_files import read_postgres_service
 
 ROLES = ("mlflow", "gateway", "exporter", "backup", "stranger")
 OWNERS = ("mlflow", "gateway")

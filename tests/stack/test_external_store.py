@@ -6,7 +6,7 @@ import pytest
 from host import Stack, run
 
 from mlplatform.secrets.credentials import read_s3_account
-from mlplatform.settings.storage import BUCKETS
+from mlplatform.settings.services import BUCKETS
 from mlplatform_stack.services import STORE
 
 pytestmark = pytest.mark.versitygw

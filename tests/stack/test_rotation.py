@@ -22,8 +22,9 @@ from minio.error import MinioAdminException
 from minio.minioadmin import MinioAdmin
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.secrets.credentials import read_mlflow_account, read_postgres_service, read_s3_account
+from mlplatform.secrets.credentials import read_mlflow_account, read_s3_account
 from mlplatform_stack.bootstrap.minio import metrics_account
+from mlplatform_stack.credential_files import read_postgres_service
 from mlplatform_stack.rotation import NOT_ROTATED
 from mlplatform_stack.secrets_folder import FILES, S3_ROLES
 

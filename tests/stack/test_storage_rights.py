@@ -22,7 +22,7 @@ from minio.error import MinioAdminException
 from minio.minioadmin import MinioAdmin
 
 from mlplatform.secrets.credentials import read_s3_account
-from mlplatform.settings.storage import quotas_of
+from mlplatform.settings.services import quotas_of
 from mlplatform_stack.bootstrap.buckets import SNAPSHOTS, set_versioning
 from mlplatform_stack.bootstrap.minio import metrics_account
 

@@ -13,7 +13,7 @@ import boto3
 import httpx
 from host import CHECKOUT, run, wait_for
 
-from mlplatform.settings.storage import BUCKETS
+from mlplatform.settings.services import BUCKETS
 from mlplatform_stack.bootstrap.minio import RIGHTS
 
 IMAGE = "versity/versitygw:v1.8.0"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from mlplatform.capacity.nodes import Shortage, check
-from mlplatform.capacity.resources import Node, Resources, WorkerGroup
+from mlplatform.capacity.resources import Node, Resources, Shortage, WorkerGroup
 from mlplatform.errors import CapacityError
+from mlplatform_gateway.queue.planner.feasibility import check
 from mlplatform_gateway.ray.listings import holdings_in, host_names, nodes_in, users_of
 
 LISTINGS: dict[str, Any] = json.loads((Path(__file__).parent / "ray_listings.json").read_text())

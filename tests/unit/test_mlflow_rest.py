@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from mlplatform.client.mlflow_rest import Account, AsyncMlflowRest, MlflowRest, RejectedError
+from mlplatform.client.mlflow_rest import Account, MlflowRest, RejectedError
 from mlplatform.errors import AccessError, UnreachableError
 from mlplatform.settings.job import settings
+from mlplatform_gateway.mlflow.rest import AsyncMlflowRest
 
 OWN = "http://mlflow:8000"
 

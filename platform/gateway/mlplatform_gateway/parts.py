@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mlplatform.client.mlflow_rest import AsyncMlflowRest
 from mlplatform.secrets.credentials import TokenFile, read_mlflow_account, read_s3_account
 from mlplatform.settings import job
 from mlplatform.storage.objects import open_store
@@ -27,6 +26,7 @@ from mlplatform_gateway.logs.store import JobLogs
 from mlplatform_gateway.mlflow import client as mlflow
 from mlplatform_gateway.mlflow.accounts import MlflowAccounts
 from mlplatform_gateway.mlflow.digests import ModelDigests
+from mlplatform_gateway.mlflow.rest import AsyncMlflowRest
 from mlplatform_gateway.monitoring import metrics
 from mlplatform_gateway.monitoring.disks import Disks
 from mlplatform_gateway.monitoring.outages import Outages

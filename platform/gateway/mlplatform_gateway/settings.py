@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field
 
+from mlplatform.settings.job import Settings
 from mlplatform.settings.load import EnvironmentSettings, label_selector
 from mlplatform.settings.services import OfGateway
 
@@ -156,3 +157,16 @@ class GatewaySettings(OfGateway, EnvironmentSettings):
         """Return the addresses of the services that jobs depend on besides Ray, by the names used in messages."""
         known = {"the object storage": self.object_store, "MLflow": self.tracking_uri}
         return {name: address for name, address in known.items() if address}
+
+
+class MlflowServerSettings(Settings):
+    """Settings of the MLflow server, in whose container these files are."""
+
+    mlflow_key_file: Path = Field(Path("/run/secrets/mlflow_key"), validation_alias="MLPLATFORM_MLFLOW_KEY_FILE")
+    """File with the key that encrypts the webhooks' secrets in MLflow's database, and from which that of its forms
+    follows."""
+
+    mlflow_gateway_file: Path = Field(
+        Path("/run/secrets/mlflow_gateway"), validation_alias="MLPLATFORM_MLFLOW_GATEWAY_FILE"
+    )
+    """File with the gateway's account at MLflow, with whose password MLflow reports changes."""

@@ -23,13 +23,12 @@ from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.secrets.credentials import read_mlflow_account
 from mlplatform.settings.environment import in_the_way, shell_environment
-from mlplatform.settings.host import LOOPBACK
 from mlplatform_stack import checkout, doctor, networks, sizing
 from mlplatform_stack import compose as stack_compose
 from mlplatform_stack import env as stack_env
 from mlplatform_stack.docker import compose
 from mlplatform_stack.host import Host, this_host
-from mlplatform_stack.settings import StackSettings
+from mlplatform_stack.settings import LOOPBACK, StackSettings
 
 FOLDER = ".ci-stack"
 """The stack's folder in the checkout; git ignores it."""

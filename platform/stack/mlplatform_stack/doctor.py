@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from mlplatform.errors import HostError
-from mlplatform.settings.host import LOOPBACK
 from mlplatform_stack import engine, images, networks, notebooks, secrets_folder, sizing
 from mlplatform_stack.docker import answer, running
 from mlplatform_stack.host import driver_problems, this_host
 from mlplatform_stack.services import pages
-from mlplatform_stack.settings import PROXY, StackSettings
+from mlplatform_stack.settings import LOOPBACK, PROXY, StackSettings
 
 _GB = 10**9
 

@@ -11,10 +11,9 @@ import certifi
 
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
-from mlplatform.settings.host import LOOPBACK
 from mlplatform_stack.docker import answer, compose
 from mlplatform_stack.services import Page
-from mlplatform_stack.settings import StackSettings
+from mlplatform_stack.settings import LOOPBACK, StackSettings
 
 CERTIFICATE = "proxy-ca.pem"
 """File in the checkout with the certificate of the entrance's authority."""

@@ -12,11 +12,10 @@ from pathlib import Path
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.environment import shell_environment
-from mlplatform.settings.host import LOOPBACK
 from mlplatform.settings.job import Settings
 from mlplatform_stack import checkout, env_file, generated, notebooks, secrets_folder, sizing
 from mlplatform_stack.host import Host
-from mlplatform_stack.settings import StackSettings
+from mlplatform_stack.settings import LOOPBACK, StackSettings
 
 _READ_BY_SERVICES = ("docker", "images", "platform")
 """Folders of the checkout that are mounted into services or copied into images with the modes of their files."""

@@ -11,8 +11,8 @@ from dotenv import dotenv_values
 from dotenv.parser import parse_stream
 
 from mlplatform.files import atomic
-from mlplatform.settings import proxies
 from mlplatform.settings.environment import leave_out, set_environment
+from mlplatform_stack import proxies
 from mlplatform_stack.settings import StackSettings
 
 _OTHERS = r"COMPOSE_\w+|DOCKER_BUILDKIT|DOCKER_DEFAULT_PLATFORM"

@@ -16,11 +16,10 @@ from typing import Any
 
 from mlplatform.errors import SettingsError
 from mlplatform.files import atomic
-from mlplatform.settings.host import Accelerator
 from mlplatform_stack import checkout, declared, entrance, services, sizing
 from mlplatform_stack.declared import Service
 from mlplatform_stack.host import Host, this_host
-from mlplatform_stack.settings import StackSettings
+from mlplatform_stack.settings import Accelerator, StackSettings
 
 FILE = Path("compose") / "stack.generated.yaml"
 """Its first line is a comment, the rest JSON, a subset of YAML."""

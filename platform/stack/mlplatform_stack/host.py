@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlplatform.node import gpu_watch
-from mlplatform.settings.host import Accelerator
 from mlplatform_stack.docker import answer
+from mlplatform_stack.settings import Accelerator
 
 _LOCK = Path("images/ray/requirements.txt")
 

@@ -15,13 +15,12 @@ from typing import Any
 from mlplatform.contract import PERSON_NAME
 from mlplatform.errors import HostError, SettingsError
 from mlplatform.files import atomic
-from mlplatform.secrets.credentials import password
 from mlplatform.settings.environment import environment
-from mlplatform.settings.host import LOOPBACK, Accelerator
 from mlplatform_stack import entrance, env_file, images, networks, unfinished
+from mlplatform_stack.credential_files import password
 from mlplatform_stack.docker import compose, containers, output, running, service
 from mlplatform_stack.services import NOTEBOOK, STORE, Page, pages
-from mlplatform_stack.settings import StackSettings
+from mlplatform_stack.settings import LOOPBACK, Accelerator, StackSettings
 
 FILE = Path("compose") / "notebook.generated.yaml"
 """The file, in a checkout; its first line is a comment, the rest JSON, a subset of YAML."""

@@ -15,9 +15,17 @@ from pathlib import Path
 
 from mlplatform.errors import SettingsError
 from mlplatform.files import atomic
-from mlplatform.secrets import credentials
+from mlplatform.secrets.credentials import fernet_key, read_s3_account
 from mlplatform_stack import declared
 from mlplatform_stack.bootstrap.minio import RIGHTS, metrics_token
+from mlplatform_stack.credential_files import (
+    mlflow_account,
+    password,
+    postgres_service,
+    prometheus_web,
+    s3_account,
+    to_fill_in,
+)
 from mlplatform_stack.settings import StackSettings
 
 _ALERTMANAGER = Path(__file__).parents[3] / "docker/alertmanager/alertmanager.example.yml"
@@ -25,7 +33,12 @@ _ALERTMANAGER = Path(__file__).parents[3] / "docker/alertmanager/alertmanager.ex
 
 
 def _plain(path: Path) -> None:
-    path.write_text(credentials.password())
+    path.write_text(password())
+
+
+def _s3_to_fill_in(what: str) -> Callable[[Path], object]:
+    advice = f"Remove the '#' of the next three lines, and fill in the account for {what}."
+    return to_fill_in(advice, "[default]", "aws_access_key_id = KEY", "aws_secret_access_key = SECRET")
 
 
 S3_ROLES = tuple(RIGHTS)
@@ -34,29 +47,35 @@ S3_ROLES = tuple(RIGHTS)
 # In the order of writing: a derived file comes after its source.
 FILES: dict[str, Callable[[Path], object]] = {
     "postgres_password": _plain,
-    **{f"postgres_{role}": partial(credentials.postgres_service, role) for role in ("mlflow", "gateway", "backup")},
+    **{f"postgres_{role}": partial(postgres_service, role) for role in ("mlflow", "gateway", "backup")},
     "postgres_exporter_password": _plain,
     "store_root_password": _plain,
-    **{f"s3_{role}": partial(credentials.s3_account, role) for role in S3_ROLES},
+    **{f"s3_{role}": partial(s3_account, role) for role in S3_ROLES},
     "store_prometheus_token": lambda path: metrics_token(path.with_name("store_root_password"), path),
-    **{f"mlflow_{role}": partial(credentials.mlflow_account, role) for role in ("admin", "gateway", "job", "person")},
-    "mlflow_key": credentials.fernet_key,
+    **{f"mlflow_{role}": partial(mlflow_account, role) for role in ("admin", "gateway", "job", "person")},
+    "mlflow_key": fernet_key,
     "ray_token": _plain,
     "cluster_token": _plain,
     "log_shipper_token": _plain,
-    "gateway_secrets_key": credentials.fernet_key,
+    "gateway_secrets_key": fernet_key,
     "notebook_token": _plain,
     "prometheus_password": _plain,
-    "prometheus_web": lambda path: credentials.prometheus_web(path.with_name("prometheus_password"), path),
+    "prometheus_web": lambda path: prometheus_web(path.with_name("prometheus_password"), path),
     "metrics_password": _plain,
-    "metrics_web": lambda path: credentials.prometheus_web(path.with_name("metrics_password"), path),
+    "metrics_web": lambda path: prometheus_web(path.with_name("metrics_password"), path),
     "grafana_password": _plain,
     "backup_password": _plain,
-    "backup_s3": partial(credentials.s3_to_fill_in, "backups to S3"),
-    "s3_owner": partial(credentials.s3_to_fill_in, "S3_ENDPOINT_URL that may create and empty the buckets"),
-    "wandb_netrc": credentials.wandb_netrc,
-    "comet_config": credentials.comet_config,
-    "mail_password": partial(credentials.to_fill_in, "the password of the account at the mail server"),
+    "backup_s3": _s3_to_fill_in("backups to S3"),
+    "s3_owner": _s3_to_fill_in("S3_ENDPOINT_URL that may create and empty the buckets"),
+    # W&B's client finds it by NETRC, Comet's by COMET_CONFIG.
+    "wandb_netrc": to_fill_in(
+        "Remove the '#' of the next line, and replace KEY with your W&B key.",
+        "machine api.wandb.ai login user password KEY",
+    ),
+    "comet_config": to_fill_in(
+        "Remove the '#' of the next two lines, and replace KEY with your Comet key.", "[comet]", "api_key = KEY"
+    ),
+    "mail_password": to_fill_in("Replace this line by the password of the account at the mail server."),
     "alertmanager.yml": lambda path: path.write_text(_ALERTMANAGER.read_text()),
 }
 
@@ -73,7 +92,7 @@ def account_problems(folder: Path, settings: StackSettings) -> Iterator[str]:
     """Yield which files for accounts on another S3 server are missing or not filled in."""
     for role in ("owner", *S3_ROLES) if settings.s3_endpoint_url else ():
         try:
-            credentials.read_s3_account(folder / f"s3_{role}")
+            read_s3_account(folder / f"s3_{role}")
         except SettingsError as error:
             yield str(error)
 

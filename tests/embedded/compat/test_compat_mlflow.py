@@ -83,10 +83,8 @@ def test_system_metrics_continue_after_last_step(tmp_path: Path, monkeypatch: py
         send(*arguments)
 
     monkeypatch.setattr(NodeMonitor, "_send", send_second)
-    monitor = NodeMonitor(lambda: run, address, "node-1")
-    monitor.start()
-    wait_for(lambda: len(client.get_metric_history(run.info.run_id, name)) > 1, "two points")
-    monitor.stop()
+    with NodeMonitor(lambda: run, address, "node-1").running():
+        wait_for(lambda: len(client.get_metric_history(run.info.run_id, name)) > 1, "two points")
     assert [point.step for point in client.get_metric_history(run.info.run_id, name)][:2] == [7, 8]
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from mlplatform.errors import AccessError, SettingsError
-from mlplatform.secrets import credentials
 from mlplatform.settings.environment import environment
 from mlplatform.settings.job import Settings
 from mlplatform.tracking import server
 from mlplatform.tracking.other_trackers import tracker
+from mlplatform_stack.secrets_folder import FILES
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -51,8 +51,8 @@ def a_jobs_worker(clean_environment: None, monkeypatch: pytest.MonkeyPatch, tmp_
     for variable in sum(VARIABLES.values(), ()):
         monkeypatch.setenv(variable, "")  # restored after the test
         monkeypatch.delenv(variable)
-    credentials.wandb_netrc(tmp_path / "netrc")
-    credentials.comet_config(tmp_path / "comet.config")
+    FILES["wandb_netrc"](tmp_path / "netrc")
+    FILES["comet_config"](tmp_path / "comet.config")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("COMET_CONFIG", str(tmp_path / "comet.config"))
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from mlplatform.api.jobs import ID, Job
-from mlplatform.capacity.nodes import Shortage
-from mlplatform.capacity.resources import Resources, WorkerGroup
+from mlplatform.capacity.resources import Resources, Shortage, WorkerGroup
 from mlplatform.client.jobs import Jobs, new_id, report_in
 from mlplatform.errors import AccessError, CapacityError, JobError, SettingsError
 from mlplatform.settings.job import Settings

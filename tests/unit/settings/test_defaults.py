@@ -15,19 +15,17 @@ import yaml
 from pydantic_settings import BaseSettings
 
 from mlplatform.errors import SettingsError
-from mlplatform.settings.job import Settings
-from mlplatform.settings.node import NodeSettings
-from mlplatform.settings.services import OfGateway
-from mlplatform.settings.storage import ObjectStore, StorageSettings
-from mlplatform_gateway.settings import GatewaySettings
-from mlplatform_stack.settings import StackSettings
+from mlplatform.settings.job import NodeSettings, Settings
+from mlplatform.settings.services import ObjectStore, OfGateway
+from mlplatform_gateway.settings import GatewaySettings, MlflowServerSettings
+from mlplatform_stack.settings import StackSettings, StorageSettings
 
 CHECKOUT = Path(__file__).parents[3]
 
 DEFAULT = re.compile(r"\$\{([A-Z0-9_]+):?-([^}]*)\}")
 """`${NAME:-default}` and `${NAME-default}` of Compose."""
 
-MODELS = (Settings, GatewaySettings, NodeSettings, StorageSettings)
+MODELS = (Settings, GatewaySettings, MlflowServerSettings, NodeSettings, StorageSettings)
 """Settings that containers read."""
 
 

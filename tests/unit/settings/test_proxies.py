@@ -16,6 +16,7 @@ from mlplatform.client.mlflow_rest import Account, MlflowRest
 from mlplatform.errors import PlatformError, UnreachableError
 from mlplatform.settings import proxies
 from mlplatform.settings.job import Settings
+from mlplatform_stack.proxies import for_containers
 
 CHECKOUT = Path(__file__).parents[3]
 VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
@@ -118,11 +119,11 @@ def test_proxies_of_containers_are_those_of_shell_or_docker_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    assert proxies.for_containers({}) == {}
+    assert for_containers({}) == {}
     of_client = {"httpProxy": "http://client:3128", "noProxy": "intranet"}
     (tmp_path / "config.json").write_text(json.dumps({"auths": {}, "proxies": {"default": of_client}}))
     expected = {"http_proxy": "http://client:3128", "no_proxy": "intranet"}
-    assert proxies.for_containers({}) == {**expected, **{name.upper(): value for name, value in expected.items()}}
-    assert proxies.for_containers({"HTTPS_PROXY": "http://file:1"}) == {"HTTPS_PROXY": "http://file:1"}
+    assert for_containers({}) == {**expected, **{name.upper(): value for name, value in expected.items()}}
+    assert for_containers({"HTTPS_PROXY": "http://file:1"}) == {"HTTPS_PROXY": "http://file:1"}
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:3128")
-    assert proxies.for_containers({"HTTPS_PROXY": "http://file:1"}) == {"HTTPS_PROXY": ""}, "no container reaches it"
+    assert for_containers({"HTTPS_PROXY": "http://file:1"}) == {"HTTPS_PROXY": ""}, "no container reaches it"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mlplatform.errors import SettingsError
-from mlplatform.settings.storage import StorageSettings, quotas_of
+from mlplatform.settings.services import quotas_of
+from mlplatform_stack.settings import StorageSettings
 
 
 def test_quotas_are_bytes_by_bucket() -> None:

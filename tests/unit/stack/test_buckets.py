@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from mlplatform.errors import SettingsError
-from mlplatform.settings.storage import BUCKETS, StorageSettings
+from mlplatform.settings.services import BUCKETS
 from mlplatform_stack.backup import objects
 from mlplatform_stack.bootstrap import buckets, secret_files
 from mlplatform_stack.bootstrap import databases as bootstrap
 from mlplatform_stack.bootstrap import minio as store
+from mlplatform_stack.settings import StorageSettings
 
 Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
 

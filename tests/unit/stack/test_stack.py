@@ -19,6 +19,7 @@ from compose_files import checkout
 from mlplatform.errors import HostError, SettingsError
 from mlplatform.secrets import credentials
 from mlplatform_stack import compose, declared, doctor, generated, images, secrets_folder, services, sizing
+from mlplatform_stack import credential_files as formats
 from mlplatform_stack import env as stack_env
 from mlplatform_stack.bootstrap import minio as store
 from mlplatform_stack.checks import start
@@ -105,20 +106,20 @@ def test_two_hosts_never_share_secrets(tmp_path: Path) -> None:
 
 
 def test_accounts_read_back_as_written(tmp_path: Path) -> None:
-    credentials.mlflow_account("job", tmp_path / "mlflow")
-    credentials.s3_account("job", tmp_path / "s3")
-    credentials.postgres_service("mlflow", tmp_path / "postgres")
+    formats.mlflow_account("job", tmp_path / "mlflow")
+    formats.s3_account("job", tmp_path / "s3")
+    formats.postgres_service("mlflow", tmp_path / "postgres")
     for user, secret in (
         credentials.read_mlflow_account(tmp_path / "mlflow"),
         credentials.read_s3_account(tmp_path / "s3"),
-        credentials.read_postgres_service(tmp_path / "postgres"),
+        formats.read_postgres_service(tmp_path / "postgres"),
     ):
         assert user in ("job", "mlflow")
         assert len(secret) >= 32
 
 
 def test_metrics_token_is_signed_with_accounts_key(tmp_path: Path) -> None:
-    (tmp_path / "root").write_text(credentials.password())
+    (tmp_path / "root").write_text(formats.password())
     store.metrics_token(tmp_path / "root", tmp_path / "token")
     signed, signature = (tmp_path / "token").read_text().rsplit(".", 1)
     user, key = store.metrics_account((tmp_path / "root").read_text())
@@ -127,12 +128,12 @@ def test_metrics_token_is_signed_with_accounts_key(tmp_path: Path) -> None:
     claims = json.loads(base64.urlsafe_b64decode(signed.split(".")[1] + "=="))
     assert claims["sub"] == user == "prometheus"
     assert len(key) == 32
-    assert store.metrics_account(credentials.password())[1] != key
+    assert store.metrics_account(formats.password())[1] != key
 
 
 def test_prometheus_sends_headers_that_keep_it_out_of_frames(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("correct")
-    credentials.prometheus_web(tmp_path / "password", tmp_path / "web")
+    formats.prometheus_web(tmp_path / "password", tmp_path / "web")
     headers = yaml.safe_load((tmp_path / "web").read_text())["http_server_config"]["headers"]
     # Prometheus refuses to start with other names than these three and two, and with `DENY`.
     assert headers.keys() <= {

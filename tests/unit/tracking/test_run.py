@@ -8,8 +8,9 @@ import pytest
 
 from mlplatform.errors import AccessError, UnreachableError
 from mlplatform.settings.environment import changed_environment, environment
-from mlplatform.tracking import exit_status, gpu_info, identity, server
+from mlplatform.tracking import ending, identity, server
 from mlplatform.tracking import run as tracking_run
+from mlplatform.tracking.system_metrics import gpu_report
 
 
 def test_job_without_tracking_address_reports_it_is_untracked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,7 +44,7 @@ def _within_ray() -> SystemExit:
     ],
 )
 def test_run_status_follows_from_job_error(error: BaseException, status: str) -> None:
-    assert exit_status.status_after(error) == status
+    assert ending.status_after(error) == status
 
 
 def test_unreachable_server_is_named_at_once(closed_port: int) -> None:
@@ -132,10 +133,10 @@ def gpu_tool(folder: Path, name: str, end: int = 0) -> None:
 def test_gpu_info_is_output_of_vendors_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     gpu_tool(tmp_path, name)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpu_info.describe() == f"table of {name}\n"
+    assert gpu_report() == f"table of {name}\n"
 
 
 def test_gpu_info_names_node_without_usable_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu_tool(tmp_path, "nvidia-smi", end=9)  # as without the driver
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpu_info.describe() == f"Node {socket.gethostname()} has no GPU that nvidia-smi or rocm-smi reports.\n"
+    assert gpu_report() == f"Node {socket.gethostname()} has no GPU that nvidia-smi or rocm-smi reports.\n"

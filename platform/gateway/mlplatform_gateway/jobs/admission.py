@@ -7,9 +7,7 @@ from contextlib import suppress
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from mlplatform.capacity import nodes as capacity
-from mlplatform.capacity.nodes import Shortage
-from mlplatform.capacity.resources import Request
+from mlplatform.capacity.resources import Request, Shortage
 from mlplatform.errors import UnreachableError
 from mlplatform_gateway.database.engine import Store, transaction
 from mlplatform_gateway.errors import QueueFullError
@@ -19,6 +17,7 @@ from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.jobs.submission import request_of
 from mlplatform_gateway.monitoring.disks import Disks
 from mlplatform_gateway.people.schema import TeamRow
+from mlplatform_gateway.queue.planner import feasibility
 
 
 class Admission(Store):
@@ -59,7 +58,7 @@ class Admission(Store):
         if not nodes:
             raise UnreachableError("The gateway has not seen a node of Ray yet; try again when Ray has started.")
         labels = {**request.labels, **self._driver_labels}
-        return capacity.check(nodes, request.entrypoint, request.workers, labels)
+        return feasibility.check(nodes, request.entrypoint, request.workers, labels)
 
     def _is_specific(self, request: Request) -> bool:
         """Return whether a job requests anything; if not, Ray need not list its nodes, which takes 50 ms."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from mlplatform.client.mlflow_rest import AsyncMlflowRest
 from mlplatform_gateway.jobs.containment import JobErrors
 from mlplatform_gateway.jobs.store import JobStore
 from mlplatform_gateway.logs.store import JobLogs
+from mlplatform_gateway.mlflow.rest import AsyncMlflowRest
 from mlplatform_gateway.monitoring.outages import Outages
 from mlplatform_gateway.packages.store import Packages
 from mlplatform_gateway.ray.cluster import Cluster

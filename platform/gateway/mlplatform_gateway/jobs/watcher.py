@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from mlplatform.capacity import nodes as capacity
 from mlplatform.capacity.resources import Node, Resources, WorkerGroup, format_amount
 from mlplatform.errors import CapacityError
 from mlplatform_gateway.jobs.containment import unless_log_unavailable
@@ -16,6 +15,7 @@ from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.jobs.store import RUNNING_MESSAGE, now
 from mlplatform_gateway.jobs.submission import requested
 from mlplatform_gateway.queue.placements import amount_in
+from mlplatform_gateway.queue.planner import feasibility
 from mlplatform_gateway.queue.planner.preemption import is_overtime
 from mlplatform_gateway.queue.planner.queue import Placement, RunningJob, Team
 from mlplatform_gateway.queue.planner.shares import EPSILON, Shares
@@ -182,7 +182,7 @@ def infeasible_reason(nodes: Sequence[Node], bundles: Sequence[Mapping[str, floa
         custom = dict(kind)
         group = WorkerGroup(count, custom.pop("CPU", 0), custom.pop("GPU", 0), custom)
         try:
-            capacity.check(nodes, Resources(), group)
+            feasibility.check(nodes, Resources(), group)
         except CapacityError as error:
             return str(error)
     return None

@@ -13,7 +13,6 @@ from starlette.types import ASGIApp
 from starlette.websockets import WebSocketDisconnect
 
 from mlplatform.api.jobs import Log
-from mlplatform.api.logs import Again, Expected, FileName, Pass, Position, Requested
 from mlplatform_gateway.errors import NoSuchJobError, RequestError
 from mlplatform_gateway.http import request_body
 from mlplatform_gateway.http.access import OF_LOG_SHIPPER, USERS, of_job, of_job_or_rays, require
@@ -23,6 +22,7 @@ from mlplatform_gateway.jobs.api import Passed
 from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.jobs.store import JobStore
+from mlplatform_gateway.logs.models import Again, Expected, FileName, Pass, Position, Requested
 from mlplatform_gateway.logs.store import JobLogs
 from mlplatform_gateway.people.rights import Verb
 

@@ -23,10 +23,10 @@ import httpx
 
 from mlplatform.client.certificates import verification
 from mlplatform.errors import SettingsError
-from mlplatform.files.beneath import open_beneath
 from mlplatform.secrets.credentials import TokenFile
 from mlplatform.text.throttle import ThrottledWarning
 from mlplatform_gateway.logs import wakeups
+from mlplatform_gateway.logs.beneath import open_beneath
 from mlplatform_gateway.logs.lines import NO_JOB, log_name
 from mlplatform_gateway.logs.sent_file import SentFile
 from mlplatform_gateway.settings import GatewaySettings

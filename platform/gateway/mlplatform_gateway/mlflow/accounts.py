@@ -16,10 +16,11 @@ from contextlib import suppress
 from sqlalchemy import Engine, and_, exists, select, update
 from sqlalchemy.orm import Session
 
-from mlplatform.client.mlflow_rest import Account, AsyncMlflowRest
+from mlplatform.client.mlflow_rest import Account
 from mlplatform.errors import AccessError, PlatformError
 from mlplatform_gateway.database.engine import Store, transaction
 from mlplatform_gateway.jobs.containment import repeat
+from mlplatform_gateway.mlflow.rest import AsyncMlflowRest
 from mlplatform_gateway.people.schema import PersonRow, TokenRow
 
 _PASS_SECONDS = 30.0

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from mlplatform.client.mlflow_rest import Account, AsyncMlflowRest, RejectedError, account_in
+from mlplatform.client.mlflow_rest import Account, RejectedError
 from mlplatform.contract import CHECKSUMS, TAG_ATTEMPT, TAG_END_REASON
 from mlplatform.errors import StorageError, UnreachableError
 from mlplatform.files import checksums
+from mlplatform.secrets.credentials import read_mlflow_account
 from mlplatform.settings.accounts import TrackingAccount
+from mlplatform_gateway.mlflow.rest import AsyncMlflowRest
 
 _OPEN = ("RUNNING", "SCHEDULED")
 
@@ -37,13 +39,14 @@ def mlflow_client(address: str, account_file: Path | None = None) -> AsyncMlflow
 
     Args:
         address: address of MLflow.
-        account_file: file that `credentials.mlflow_account` has written; None for the account in the environment.
+        account_file: file that `credentials.write_mlflow_account` has written; None for the account in the environment.
 
     Raises:
         SettingsError: there is no such file.
     """
     if account_file is not None:
-        return AsyncMlflowRest(address, account_in(account_file))
+        account = Account(read_mlflow_account(account_file), remedy=f"correct the account in {account_file}")
+        return AsyncMlflowRest(address, account)
     login = TrackingAccount.load().login
     return AsyncMlflowRest(address, Account(login, remedy=_REMEDY))
 

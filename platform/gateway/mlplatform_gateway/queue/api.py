@@ -18,8 +18,7 @@ from pydantic.json_schema import SkipJsonSchema
 from mlplatform.api import queue as api
 from mlplatform.api.base import MOST_ENTRIES
 from mlplatform.api.cluster import Capacity, CapacityRequest
-from mlplatform.capacity.nodes import Shortage
-from mlplatform.capacity.resources import Request, Resources, WorkerGroup, describe
+from mlplatform.capacity.resources import Request, Resources, Shortage, WorkerGroup, describe
 from mlplatform.errors import UnreachableError
 from mlplatform_gateway.http.access import USERS
 from mlplatform_gateway.http.description import errors

@@ -15,12 +15,13 @@ from typing import Any, Protocol
 
 from anyio import to_thread
 
-from mlplatform.client.mlflow_rest import AsyncMlflowRest, RejectedError
+from mlplatform.client.mlflow_rest import RejectedError
 from mlplatform.errors import PlatformError, StorageError
 from mlplatform.storage import fence, run_reference
 from mlplatform.storage.objects import Entry, ObjectStore
 from mlplatform.text.throttle import ThrottledWarning
 from mlplatform_gateway.jobs.store import JobStore, now
+from mlplatform_gateway.mlflow.rest import AsyncMlflowRest
 from mlplatform_gateway.packages.store import Packages
 
 _PASS_SECONDS = 3600.0

@@ -1,1 +1,1 @@
-"""Resources that jobs request, and whether a cluster can satisfy them."""
+"""Resources that jobs request, and those of nodes."""

@@ -1,4 +1,4 @@
-"""Resources that a job requests, and their names and amounts in messages."""
+"""Resources that a job requests or waits for, and their names and amounts in messages."""
 
 from __future__ import annotations
 
@@ -94,6 +94,27 @@ class Node:
     def has(self, labels: Mapping[str, str]) -> bool:
         """Return whether the node matches a Ray label selector, with values `v`, `!v`, `in(v, w)` or `!in(v, w)`."""
         return all(selects(wanted, self.labels.get(key)) for key, wanted in labels.items())
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """Resources that a feasible job has to wait for; `str()` gives a sentence for messages."""
+
+    missing: str
+    users: tuple[str, ...] = ()
+    """Running jobs that hold the missing resources."""
+
+    unavailable: tuple[str, ...] = ()
+    """Nodes that were lost recently and may come back."""
+
+    def __str__(self) -> str:
+        parts = [f"The job waits for {self.missing}"]
+        if self.users:
+            parts.append(f"in use by {', '.join(self.users)}")
+        if self.unavailable:
+            verb = "is" if len(self.unavailable) == 1 else "are"
+            parts.append(f"{', '.join(self.unavailable)} {verb} unavailable")
+        return "; ".join(parts) + "."
 
 
 def rate(gpus: float, cpus: float) -> float:

@@ -12,7 +12,6 @@ from mlplatform.cli import (
     data,
     jobs,
     local,
-    login,
     models,
     notify,
     output,
@@ -33,26 +32,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Submit training jobs, follow them, and manage models and data sets.",
 )
-app.command("submit")(submit.submit)
-app.add_typer(jobs.app, name="jobs")
-for verb in (jobs.logs, jobs.wait, jobs.stop, jobs.resume):
-    app.command(verb.__name__)(verb)
-app.command("top")(top.top)
-for view in (queue.queue, queue.why):
-    app.command(view.__name__)(view)
-app.command("audit")(audit.audit)
-app.command("usage")(usage.usage)
-app.command("notify")(notify.notify)
-for session in (login.login, login.logout):
-    app.command(session.__name__)(session)
-app.command("s3-credentials")(login.s3_credentials)
-app.add_typer(people.app, name="people")
-app.add_typer(teams.app, name="teams")
-app.add_typer(tokens.app, name="tokens")
-app.add_typer(secrets.app, name="secrets")
-app.add_typer(models.app, name="models")
-app.add_typer(data.app, name="data")
-app.add_typer(local.app, name="local")
+for verb in (
+    *(submit.submit, jobs.logs, jobs.wait, jobs.stop, jobs.resume, top.top, queue.queue, queue.why),
+    *(audit.audit, usage.usage, notify.notify, tokens.login, tokens.logout, tokens.s3_credentials),
+):
+    app.command()(verb)
+for noun in (jobs, people, teams, tokens, secrets, models, data, local):
+    app.add_typer(noun.app, name=noun.__name__.rpartition(".")[2])
 for entry in sorted(entry_points(group="mlplatform.commands")):
     # Of other distributions: a group of commands, or a single one. mlplatform-stack adds the verbs of a host.
     added = entry.load()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -16,16 +15,8 @@ app = typer.Typer(help="Models by name: list, show, promote, download.")
 Model = Annotated[str, typer.Argument(help="name@alias or name/version.", metavar="MODEL")]
 
 
-class Mode(StrEnum):
-    """Direction of a metric: lower or higher is better."""
-
-    MIN = "min"
-    MAX = "max"
-
-
 Better = Annotated[
-    Mode | None,
-    typer.Option("--mode", help="Direction of the metric: min or max (default max)."),
+    Literal["min", "max"] | None, typer.Option("--mode", help="Direction of the metric: min or max (default max).")
 ]
 
 
@@ -68,7 +59,7 @@ def promote(
     from mlplatform.registry import models as registry_models
 
     version = lookup.resolve(model)
-    registry_models.promote(version.name, version.version, alias, metric=metric, mode=mode.value if mode else None)
+    registry_models.promote(version.name, version.version, alias, metric=metric, mode=mode)
     print(f"{version.name}@{alias} is version {version.version}.")
 
 
@@ -89,7 +80,7 @@ def best(experiment: str, metric: str, mode: Better = None) -> None:
     from mlplatform.registry import models as registry_models
     from mlplatform.tracking import server
 
-    run = registry_models.best_run(experiment, metric, mode.value if mode else None)
+    run = registry_models.best_run(experiment, metric, mode)
     print(f"{run.info.run_id}  {run.info.run_name}  {metric} = {run.data.metrics[metric]:g}\n{server.run_url(run)}")
 
 

@@ -7,12 +7,13 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     import httpx
     from pydantic import BaseModel
 
@@ -146,14 +147,9 @@ def seconds_in(duration: str, option: str = "--since") -> int:
         raise SettingsError(f"Invalid {option} {duration!r}: {error}.") from error
 
 
-def span(*moments: datetime | str | None) -> str:
-    """Return the known moments in this machine's time zone, as in `2026-11-22 10:00:00 to 2026-11-22 10:05:00`.
-
-    Args:
-        moments: times, also as the gateway writes them (ISO 8601).
-    """
-    known = (datetime.fromisoformat(moment) if isinstance(moment, str) else moment for moment in moments if moment)
-    return " to ".join(f"{moment.astimezone():%Y-%m-%d %H:%M:%S}" for moment in known)
+def span(*moments: datetime | None) -> str:
+    """Return the known moments in this machine's time zone, as in `2026-11-22 10:00:00 to 2026-11-22 10:05:00`."""
+    return " to ".join(f"{moment.astimezone():%Y-%m-%d %H:%M:%S}" for moment in moments if moment)
 
 
 def exports(variables: Mapping[str, str]) -> str:

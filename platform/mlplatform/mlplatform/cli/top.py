@@ -1,4 +1,4 @@
-"""`mlplatform top`: the use of nodes, GPUs and running jobs, live in a terminal."""
+"""`mlplatform top`: the use of nodes, GPUs and running jobs as the gateway returns it, live in a terminal."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import shutil
 import sys
 import textwrap
 import time
-from typing import Annotated
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mlplatform.errors import UnreachableError
 
+if TYPE_CHECKING:
+    from mlplatform.api import cluster
+
 _REFRESH_SECONDS = 2.0
+
+_UNKNOWN = "-"
 
 # xterm's control sequences: a screen of its own without a cursor, and the return to the previous screen.
 _OPEN, _CLOSE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -27,7 +33,6 @@ def top(
     from mlplatform.api.cluster import Utilisation
     from mlplatform.cli.output import print_json, terminal
     from mlplatform.client.connection import Connection
-    from mlplatform.client.utilisation import describe
 
     link = Connection()
 
@@ -37,7 +42,7 @@ def top(
     use = read()
     if as_json:
         return print_json([use])
-    shown = describe(use)
+    shown = _tables(use)
     if once or not sys.stdout.isatty():
         print(shown)
         return
@@ -47,7 +52,7 @@ def top(
             _draw(shown)
             time.sleep(_REFRESH_SECONDS)
             try:
-                shown = describe(read())
+                shown = _tables(read())
             except UnreachableError as error:
                 shown = textwrap.fill(str(error), shutil.get_terminal_size().columns)
     except KeyboardInterrupt:
@@ -67,3 +72,57 @@ def _draw(text: str) -> None:
         lines[height - 1 :] = ["... more lines than this terminal has; `mlplatform top --once` prints all of them"]
     drawn = f"{_END_LINE}\n".join(line[:width] for line in lines)
     print(_TO_TOP, drawn, _END_LINE, _END_SCREEN, sep="", end="", flush=True, file=terminal())
+
+
+def _tables(use: cluster.Utilisation) -> str:
+    """Return the tables of the use: nodes, GPUs, running jobs."""
+    jobs = use.jobs
+    tables = [
+        _table(("Node", "CPUs reserved", "Memory"), map(_node, use.nodes)) or "No node has joined yet.",
+        _table(("GPU", "Model", "Use", "Memory", "Jobs"), map(_gpu, use.gpus)),
+        _table(("Job", "User", "CPUs", "Memory", "GPUs", "Command"), map(_job, jobs)) or "No job is running.",
+        f"The first {len(jobs)} of {use.running} running jobs." if len(jobs) < use.running else "",
+    ]
+    return "\n\n".join(filter(None, tables))
+
+
+def _node(node: cluster.NodeUse) -> Sequence[str]:
+    return node.name, f"{node.cpus_reserved:g} of {node.cpus:g}", _used(node.memory_used, node.memory_total)
+
+
+def _gpu(gpu: cluster.GpuUse) -> Sequence[str]:
+    holders = ", ".join(f"{job_id} ({amount:g})" for job_id, amount in gpu.holders.items())
+    memory = _used(gpu.memory_used, gpu.memory_total)
+    return f"{gpu.node}:{gpu.index}", gpu.name or _UNKNOWN, _percent(gpu.percent), memory, holders or "free"
+
+
+def _job(job: cluster.JobUse) -> Sequence[str]:
+    gpus = ", ".join(map(_held, job.gpus))
+    cpus = _UNKNOWN if job.cpus is None else f"{job.cpus:.1f}"
+    memory = _UNKNOWN if job.memory is None else f"{_gib(job.memory)} GiB"
+    return job.id, job.user, cpus, memory, gpus or _UNKNOWN, " ".join(job.command.split())
+
+
+def _held(gpu: cluster.HeldGpu) -> str:
+    load = "" if gpu.percent is None else f" at {_percent(gpu.percent)}"
+    return f"{gpu.amount:g} of {gpu.node}:{gpu.index}{load}"
+
+
+def _percent(value: int | None) -> str:
+    return _UNKNOWN if value is None else f"{value} %"
+
+
+def _used(used: int | None, total: int | None) -> str:
+    return _UNKNOWN if used is None or total is None else f"{_gib(used)} of {_gib(total)} GiB"
+
+
+def _gib(count: float) -> str:
+    return f"{count / (1 << 30):.1f}"
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Align columns; empty without rows. rich would add a tenth of a second to the start of a command."""
+    cells = [columns, *rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
+    return "\n".join(lines) if len(cells) > 1 else ""

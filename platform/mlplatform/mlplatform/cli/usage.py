@@ -7,9 +7,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -24,15 +23,11 @@ _HOUR = 3600
 
 _KINDS = ("GPU", "CPU", "Lost GPU", "Lost CPU", "Used GPU")
 
-
-class _By(StrEnum):
-    PERSON = "person"
-    TEAM = "team"
-    JOB = "job"
+_By = Literal["person", "team", "job"]
 
 
 def usage(
-    by: Annotated[_By, typer.Option(help="Groups of the sums.")] = _By.PERSON,
+    by: Annotated[_By, typer.Option(help="Groups of the sums.")] = "person",
     since: Annotated[
         str, typer.Option(help="Begin: a time span such as 30d (s, m, h, d or w), or a date such as 2026-11-01.")
     ] = "30d",
@@ -67,7 +62,7 @@ def usage(
 
 def _print_csv(found: Sequence[Use], by: _By) -> None:
     # The first line is there without groups, too: a program reads the same columns from an empty report.
-    names = ["job", "sequence", "person", "team"] if by is _By.JOB else [str(by)]
+    names = ["job", "sequence", "person", "team"] if by == "job" else [by]
     sums = ["gpu_seconds", "cpu_seconds", "lost_gpu_seconds", "lost_cpu_seconds"]
     columns = [*names, "jobs", "running", *sums, "borrowed_gpu_seconds", "used_gpu_seconds"]
     writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
@@ -76,11 +71,11 @@ def _print_csv(found: Sequence[Use], by: _By) -> None:
 
 
 def _names(by: _By) -> Sequence[str]:
-    return ("job", "person", "team") if by is _By.JOB else (str(by),)
+    return ("job", "person", "team") if by == "job" else (by,)
 
 
 def _counts(by: _By) -> Sequence[str]:
-    return ("running",) if by is _By.JOB else ("jobs", "running")
+    return ("running",) if by == "job" else ("jobs", "running")
 
 
 def _row(by: _By, use: Use) -> tuple[str, ...]:
@@ -92,7 +87,7 @@ def _row(by: _By, use: Use) -> tuple[str, ...]:
     )
 
 
-def _read(link: Connection, by: str, since: int, until: int | None) -> Iterator[Use]:
+def _read(link: Connection, by: _By, since: int, until: int | None) -> Iterator[Use]:
     """Yield what each group has reserved between two Unix times, in the order of names, or of the jobs' arrival."""
     from mlplatform.api.usage import Report
 

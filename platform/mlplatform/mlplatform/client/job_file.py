@@ -12,8 +12,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from mlplatform.api.jobs import JobClass
-from mlplatform.capacity.nodes import Shortage
-from mlplatform.capacity.resources import Resources, WorkerGroup
+from mlplatform.capacity.resources import Resources, Shortage, WorkerGroup
 from mlplatform.client.jobs import Jobs
 from mlplatform.errors import JobError
 from mlplatform.text.durations import seconds_in

@@ -19,8 +19,8 @@ from pydantic import RootModel
 from mlplatform.api import jobs as api
 from mlplatform.api.cluster import Capacity
 from mlplatform.api.jobs import Attempt, Job
-from mlplatform.capacity.nodes import Shortage
 from mlplatform.capacity.resources import Resources as Resources
+from mlplatform.capacity.resources import Shortage
 from mlplatform.capacity.resources import WorkerGroup as WorkerGroup
 from mlplatform.client import connection, request
 from mlplatform.client import package as client_package
@@ -125,9 +125,17 @@ class Jobs:
         job_id = job_id or new_id(name)
         command = entrypoint if isinstance(entrypoint, str) else shlex.join(entrypoint)
         package = self._upload(folder, command)
-        options = request.options(
-            name, workers, max_restarts_on_failure, max_restarts_on_loss, limit_s, job_class, at_most, wait_for_capacity
-        )
+        group = {"workers": workers.count, "worker_cpus": workers.cpus, "worker_gpus": workers.gpus} if workers else {}
+        options: dict[str, Any] = {
+            **group,
+            "max_restarts_on_failure": max_restarts_on_failure or None,
+            "max_restarts_on_loss": max_restarts_on_loss,
+            "time_limit": None if limit_s is None else durations.written(limit_s),
+            "class": job_class,
+            "group": None if at_most is None else request.plain_name(name),
+            "at_most": at_most,
+            "wait_for_capacity": "true" if wait_for_capacity else None,
+        }
         body = request.body(self._settings, job_id, command, folder, package, resources, env or {}, note, pip, options)
         return self._link.read(api.Submitted, "POST", "/api/jobs/", json=body).submission_id
 

@@ -1,16 +1,14 @@
-"""Clients of MLflow's REST API without `import mlflow`, which takes 4 s of CPU time; one blocking, one for asyncio.
+"""Client of MLflow's REST API without `import mlflow`, which takes 4 s of CPU time.
 
-Both map failures to the same errors with the same messages, and follow MLflow's pagination.
+The gateway's client for asyncio shares the options, the errors and their messages (`mlplatform_gateway.mlflow.rest`).
 """
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self, TypedDict
-from urllib.parse import quote
 
 import httpx
 
@@ -19,16 +17,11 @@ from mlplatform.errors import AccessError, PlatformError, UnreachableError
 from mlplatform.secrets.credentials import read_mlflow_account
 from mlplatform.settings import proxies
 from mlplatform.settings.accounts import TrackingAccount
-from mlplatform.settings.job import settings
+from mlplatform.settings.job import mlflow_credentials_file, settings
 
 _API = "/api/2.0/mlflow/"
 
-_ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
-
-_SECONDS = 30.0
-
-_CREDENTIALS = Path("~/.mlflow/credentials")
-"""The one file in which MLflow's client looks for an account (`mlflow.utils.credentials`, 3.17)."""
+ANSWER_SECONDS = 30.0
 
 _OWN_ACCOUNT = "put your account into ~/.mlflow/credentials, as `mlplatform login` does"
 
@@ -76,22 +69,13 @@ def own_account(tracking_uri: str) -> Account:
     if own.login or own.token:
         return Account(own.login, None if own.login else own.token, _VARIABLES)
     foreign = platform is not None and platform.rstrip("/") != tracking_uri.rstrip("/")
-    file = _CREDENTIALS.expanduser()
+    file = mlflow_credentials_file()
     if foreign or not file.is_file():
         return Account()
     try:
         return Account(read_mlflow_account(file))
     except KeyError:
         return Account()
-
-
-def account_in(file: Path) -> Account:
-    """Return the account in a file that `credentials.mlflow_account` wrote.
-
-    Raises:
-        SettingsError: there is no such file.
-    """
-    return Account(read_mlflow_account(file), remedy=f"correct the account in {file}")
 
 
 class MlflowRest:
@@ -107,7 +91,7 @@ class MlflowRest:
         self,
         tracking_uri: str,
         account: Account | None = None,
-        timeout_s: float = _SECONDS,
+        timeout_s: float = ANSWER_SECONDS,
         connect_s: float | None = None,
     ) -> None:
         """Set up the client; it connects with the first request.
@@ -118,7 +102,7 @@ class MlflowRest:
             timeout_s: seconds without a byte after which MLflow counts as unavailable.
             connect_s: seconds without a connection after which it does; None means `timeout_s`.
         """
-        self._server = _Server(tracking_uri, own_account(tracking_uri) if account is None else account)
+        self._server = MlflowServer(tracking_uri, own_account(tracking_uri) if account is None else account)
         self._http = httpx.Client(**self._server.options(timeout_s, connect_s))
 
     def __enter__(self) -> Self:
@@ -130,7 +114,7 @@ class MlflowRest:
     def call(self, method: str, path: str, values: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Send values, as query of a GET and as JSON of any other method; return MLflow's answer."""
         try:
-            answer = self._http.request(method, path, **_sent(method, values))
+            answer = self._http.request(method, path, **sent(method, values))
         except httpx.TransportError as error:
             raise self._server.unavailable(error) from error
         return self._server.read(path, answer)
@@ -142,66 +126,11 @@ class MlflowRest:
         while page is not None:
             answer = self.call(method, path, page)
             found += answer.get(field, [])
-            page = _next_page(values, answer)
+            page = next_page(values, answer)
         return found
 
 
-class AsyncMlflowRest:
-    """`MlflowRest` for asyncio, with the same methods and errors."""
-
-    def __init__(self, tracking_uri: str, account: Account | None = None) -> None:
-        """Connect with the first request; the arguments are those of `MlflowRest`."""
-        self._server = _Server(tracking_uri, own_account(tracking_uri) if account is None else account)
-        self._http = httpx.AsyncClient(**self._server.options(_SECONDS))
-        self._artifacts = f"{tracking_uri.rstrip('/')}{_ARTIFACTS}"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._http.aclose()
-
-    async def call(self, method: str, path: str, values: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Do the same as `MlflowRest.call`."""
-        try:
-            answer = await self._http.request(method, path, **_sent(method, values))
-        except httpx.TransportError as error:
-            raise self._server.unavailable(error) from error
-        return self._server.read(path, answer)
-
-    async def list_files(self, folder: str) -> list[dict[str, Any]]:
-        """Return what a folder of the server's artifacts has: `path`, its last part; `is_dir`; and `file_size`."""
-        found: list[dict[str, Any]] = (await self.call("GET", self._artifacts, {"path": folder})).get("files", [])
-        return found
-
-    async def read_file(self, path: str) -> AsyncIterator[bytes]:
-        """Yield the parts of a file of the server's artifacts."""
-        try:
-            async with self._http.stream("GET", f"{self._artifacts}/{quote(path)}") as answer:
-                if not answer.is_success:
-                    await answer.aread()
-                    self._server.read(path, answer)
-                async for part in answer.aiter_bytes():
-                    yield part
-        except httpx.TransportError as error:
-            raise self._server.unavailable(error) from error
-
-    async def all(self, method: str, path: str, field: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Do the same as `MlflowRest.all`."""
-        found: list[dict[str, Any]] = []
-        page: Mapping[str, Any] | None = values
-        while page is not None:
-            answer = await self.call(method, path, page)
-            found += answer.get(field, [])
-            page = _next_page(values, answer)
-        return found
-
-
-class _Options(TypedDict, total=False):
+class ClientOptions(TypedDict, total=False):
     """Keyword arguments that both httpx clients have."""
 
     base_url: str
@@ -213,13 +142,14 @@ class _Options(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class _Server:
+class MlflowServer:
     """An MLflow server: the options for connecting to it, and the errors that its answers stand for."""
 
     tracking_uri: str
     account: Account
 
-    def options(self, timeout_s: float, connect_s: float | None = None) -> _Options:
+    def options(self, timeout_s: float, connect_s: float | None = None) -> ClientOptions:
+        """Return the options for a client of the server; the times are those of `MlflowRest`."""
         variables = TrackingAccount.load()
         token = self.account.token
         return {
@@ -232,6 +162,7 @@ class _Server:
         }
 
     def unavailable(self, error: httpx.TransportError) -> UnreachableError:
+        """Return the error for a request that got no answer."""
         reason = str(error) or type(error).__name__
         return UnreachableError(
             f"{self} does not answer ({reason}); start it or correct the address.{proxies.hint(self.tracking_uri)}"
@@ -271,10 +202,12 @@ def _verification(tracking_uri: str, account: TrackingAccount) -> ssl.SSLContext
     return False if account.insecure_tls else verification(tracking_uri)
 
 
-def _sent(method: str, values: Mapping[str, Any] | None) -> dict[str, Any]:
+def sent(method: str, values: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the options of a request with values: query of a GET, JSON of any other method."""
     return {} if values is None else {"params" if method == "GET" else "json": values}
 
 
-def _next_page(values: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any] | None:
+def next_page(values: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the values for the next page of a search; None after the last one."""
     token = answer.get("next_page_token")
     return {**values, "page_token": token} if token else None

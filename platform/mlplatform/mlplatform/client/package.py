@@ -131,14 +131,10 @@ def _entries(
             yield path
         elif not path.is_dir():
             skipped[path] = kind_of(path)
-        elif plain or path.is_symlink() or _is_repository(path):
+        elif plain or path.is_symlink() or (path / ".git").exists():
             yield from _entries(path, skipped, around | {here}, plain)
         else:
             yield path
-
-
-def _is_repository(folder: Path) -> bool:
-    return (folder / ".git").exists()
 
 
 def _listed(folder: Path) -> Iterator[Path]:

@@ -9,10 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mlplatform.capacity.resources import Resources, WorkerGroup
+from mlplatform.capacity.resources import Resources
 from mlplatform.client import git
 from mlplatform.settings.job import Settings
-from mlplatform.text import durations
 
 _NAME_CHARACTERS = 80
 """Characters of a job's name that its id keeps."""
@@ -28,7 +27,7 @@ def body(
     env: Mapping[str, str],
     note: str | None,
     pip: Sequence[str],
-    given: dict[str, str],
+    options: Mapping[str, object],
 ) -> dict[str, Any]:
     """Return the body of `POST /api/jobs/`.
 
@@ -42,12 +41,13 @@ def body(
         env: environment variables.
         note: shown with its run; empty or None if there is none.
         pip: packages that Ray installs.
-        given: result of `options`.
+        options: of the platform, as `JobOptions` names them; those that are None have their defaults.
     """
     noted = {"MLPLATFORM_NOTE": note} if note else {}
     variables = {"MLPLATFORM_JOB_ID": job_id, "MLPLATFORM_USER": settings.user, **noted, **env}
     runtime_env: dict[str, Any] = {"working_dir": package, "env_vars": variables}
     metadata = {"user": settings.user, **git.describe(folder, command)}
+    given = {key: str(value) for key, value in options.items() if value is not None}
     fields: dict[str, Any] = {
         "entrypoint": command,
         "submission_id": job_id,
@@ -61,36 +61,11 @@ def body(
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def options(
-    name: str,
-    workers: WorkerGroup | None,
-    max_restarts_on_failure: int | None,
-    max_restarts_on_loss: int | None,
-    limit_s: float | None,
-    job_class: str | None,
-    at_most: int | None,
-    wait: bool,
-) -> dict[str, str]:
-    """Return a job's options as the gateway reads them from its metadata (`mlplatform_gateway.jobs.submission`)."""
-    group = {"workers": workers.count, "worker_cpus": workers.cpus, "worker_gpus": workers.gpus} if workers else {}
-    given = {
-        **group,
-        "max_restarts_on_failure": max_restarts_on_failure or None,
-        "max_restarts_on_loss": max_restarts_on_loss,
-        "time_limit": None if limit_s is None else durations.written(limit_s),
-        "class": job_class,
-        "group": None if at_most is None else _plain(name),
-        "at_most": at_most,
-        "wait_for_capacity": "true" if wait else None,
-    }
-    return {key: str(value) for key, value in given.items() if value is not None}
-
-
 def new_id(name: str) -> str:
     """Return an id for a job of this name, within the gateway's limits: 128 ASCII characters, no dot or dash first."""
-    return f"{_plain(name)}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    return f"{plain_name(name)}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """Return a job's name with the characters that ids may have."""
     return re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).lstrip(".-")[:_NAME_CHARACTERS] or "job"

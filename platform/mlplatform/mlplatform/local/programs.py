@@ -17,7 +17,7 @@ from mlplatform.local.processes import LOOPBACK, MARK, Process, free_ports, spaw
 from mlplatform.secrets import secret_folder
 from mlplatform.secrets.credentials import fernet_key
 from mlplatform.settings.environment import environment
-from mlplatform.settings.node import NodeSettings
+from mlplatform.settings.job import NodeSettings
 from mlplatform.settings.services import OfGateway
 from mlplatform_warm import client
 

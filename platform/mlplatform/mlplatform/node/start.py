@@ -11,7 +11,7 @@ from typing import Any
 from mlplatform.compat import ray_commands
 from mlplatform.node import files as ray_files
 from mlplatform.node import gpu_watch
-from mlplatform.settings.node import NodeSettings
+from mlplatform.settings.job import NodeSettings
 from mlplatform_warm.ray import node
 
 _STACK_START_SECONDS = {"head": 40.0, "worker": 20.0}

@@ -1,21 +1,28 @@
-"""Files of a model in MLflow: their checksums are recorded once, and every download is verified against them."""
+"""Files of a model in MLflow: their checksums are recorded once, and every download is verified against them.
+
+The gateway's record of digests counts; without one, the checksums beside the files.
+"""
 
 from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mlplatform.api.storage import Digests
+from mlplatform.client.connection import Connection
 from mlplatform.compat import mlflow as mlflow_compat
-from mlplatform.errors import RegistryError
+from mlplatform.contract import MODEL_DIGESTS
+from mlplatform.errors import PlatformError, RegistryError
 from mlplatform.files import atomic, checksums, progress
 from mlplatform.files.checksums import Sums
 from mlplatform.files.progress import Counter
+from mlplatform.settings.job import settings
 
 if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
     from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
 
@@ -51,6 +58,28 @@ def record(files: ArtifactRepository) -> str:
             (Path(folder) / checksums.FILE).write_text(checksums.render(sums))
             files.log_artifact(str(Path(folder) / checksums.FILE))  # type: ignore[no-untyped-call]
     return checksums.digest(sums)
+
+
+def gateway_record(version: ModelVersion) -> dict[str, str] | str:
+    """Return path -> SHA-256 of each file of a version as recorded; a sentence if there is no record.
+
+    Raises:
+        UnreachableError, AccessError: the environment names a gateway that does not answer, or rejects the token.
+        JobError: what answers there is not the platform's gateway.
+    """
+    config = settings()
+    own = config.platform_tracking_uri
+    if own and config.tracking_uri and own.rstrip("/") != config.tracking_uri.rstrip("/"):
+        return "MLFLOW_TRACKING_URI is not the platform's own MLflow."
+    key = {"source": str(version.source), "created": int(version.creation_timestamp)}
+    try:
+        with Connection(config) as link:
+            found = link.patiently(lambda: link.read(Digests, "GET", MODEL_DIGESTS, params=key), known=False).files
+    except PlatformError as error:
+        if "ray_address" in config.model_fields_set:
+            raise
+        return f"RAY_ADDRESS names no gateway ({error})"
+    return found or "it has no digests of this version yet; try again in some seconds."
 
 
 def check(files: ArtifactRepository, what: str, record: Sums) -> None:
@@ -173,14 +202,9 @@ def _get(files: ArtifactRepository, path: str, local: Path, moved: Counter) -> N
         mlflow_compat.download_file(files, path, local)
 
 
-def _sizes(files: ArtifactRepository) -> dict[str, int]:
-    """Return path -> bytes of each file."""
-    return dict(_walk(files, None))
-
-
-def _walk(files: ArtifactRepository, folder: str | None) -> Iterator[tuple[str, int]]:
+def _sizes(files: ArtifactRepository, folder: str | None = None) -> dict[str, int]:
+    """Return path -> bytes of each file, also in the folders below."""
+    found: dict[str, int] = {}
     for entry in files.list_artifacts(folder):
-        if entry.is_dir:
-            yield from _walk(files, entry.path)
-        else:
-            yield entry.path, entry.file_size or 0
+        found |= _sizes(files, entry.path) if entry.is_dir else {entry.path: entry.file_size or 0}
+    return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from mlplatform.contract import TAG_DIGEST
 from mlplatform.errors import RegistryError
 from mlplatform.files import atomic
-from mlplatform.registry import lineage, model_files, records
+from mlplatform.registry import lineage, model_files
 from mlplatform.registry.lookup import client, registry_errors, resolve, version_of
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def download(model: str, destination: Path | str) -> Path:
     """
     version = resolve(model)
     folder, what = Path(destination).absolute(), f"{version.name} version {version.version}"
-    found = records.of(version)
+    found = model_files.gateway_record(version)
     if isinstance(found, str):
         print(f"{what} is not compared with the gateway's record: {found}", file=sys.stderr, flush=True)
     record = None if isinstance(found, str) else found
@@ -168,7 +168,7 @@ def verify(model: str) -> str:
         RegistryError: there is no such model, or a file differs, which the message names.
     """
     version = resolve(model)
-    record = records.of(version)
+    record = model_files.gateway_record(version)
     what = f"{version.name} version {version.version}"
     if isinstance(record, str):
         return f"Not verified: {record}"

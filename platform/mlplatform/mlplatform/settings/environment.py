@@ -50,11 +50,6 @@ def in_the_way(ours: Mapping[str, str]) -> list[str]:
     return sorted(name for name in found if has_s3 or not name.startswith("AWS_"))
 
 
-def provide_secret(variable: str, value: str) -> None:
-    """Set a variable of this process, for a library that reads a secret only from the environment."""
-    os.environ[variable] = value
-
-
 @contextmanager
 def changed_environment(variables: Mapping[str, str | None]) -> Iterator[None]:
     """Set variables, or remove those that are None; at the end, restore their earlier values."""

@@ -1,4 +1,4 @@
-"""Settings with which a job, a notebook or a laptop reaches a platform.
+"""Settings with which a job, a notebook or a laptop reaches a platform, and those of a Ray node.
 
 The stack's containers and the embedded platform have them as environment variables, so user code sets nothing.
 """
@@ -25,8 +25,7 @@ HTTP = ("http://", "https://")
 
 _JOB = {"job_id", "attempt", "grace_s", "user", "git_commit", "git_diff", "entrypoint", "note"}
 
-_OF_ONE_PROCESS = _JOB | {"image", "mlflow_key_file", "mlflow_gateway_file", "ca_bundle"}
-_OF_ONE_PROCESS |= {"gateway", "attempt_token"}
+_OF_ONE_PROCESS = _JOB | {"image", "ca_bundle", "gateway", "attempt_token"}
 """Settings that describe a single process, so they are not passed to another one."""
 
 
@@ -110,15 +109,6 @@ class Settings(EnvironmentSettings):
 
     shared: Path | None = Field(None, validation_alias="MLPLATFORM_SHARED")
     """Folder that all nodes share; None means `shared` below `home`."""
-
-    mlflow_key_file: Path = Field(Path("/run/secrets/mlflow_key"), validation_alias="MLPLATFORM_MLFLOW_KEY_FILE")
-    """File with the key that encrypts the webhooks' secrets in MLflow's database, and from which that of its forms
-    follows; read in the server's container only."""
-
-    mlflow_gateway_file: Path = Field(
-        Path("/run/secrets/mlflow_gateway"), validation_alias="MLPLATFORM_MLFLOW_GATEWAY_FILE"
-    )
-    """File with the gateway's account at MLflow, with whose password MLflow reports changes; read there only."""
 
     @field_validator("ray_address")
     @classmethod
@@ -224,6 +214,13 @@ class Settings(EnvironmentSettings):
         return {variable: str(value) for variable, value in values.items() if value is not None}
 
 
+class NodeSettings(EnvironmentSettings):
+    """Settings that `ray start` reads on a node."""
+
+    warm_start: bool = Field(True, validation_alias="MLPLATFORM_WARM_START")
+    """Fork drivers and workers from templates; a job may set the variable to 0 for itself."""
+
+
 def _same(address: str, other: str) -> bool:
     return address.rstrip("/") == other.rstrip("/")
 
@@ -244,7 +241,7 @@ def aws_config_file() -> Path:
 
 
 def mlflow_credentials_file() -> Path:
-    """Return the file that MLflow's client reads its account from (`mlflow.utils.credentials` of MLflow 3.17)."""
+    """Return the one file in which MLflow's client looks for an account (`mlflow.utils.credentials` of MLflow 3.17)."""
     return Path.home() / ".mlflow" / "credentials"
 
 

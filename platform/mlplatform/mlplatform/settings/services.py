@@ -1,34 +1,34 @@
-"""Settings of `.env` for the services: which start, and how they treat jobs, messages, backups and disks."""
+"""Sections of `.env` that the gateway reads too: jobs, messages, the object store, backups, disks, ports."""
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
-from mlplatform.settings.load import EnvironmentSettings
+from pydantic import field_validator
+
 from mlplatform.settings.setting import Section, of_host, of_stack
-from mlplatform.settings.storage import ObjectStore
+
+BUCKETS = ("mlflow-artifacts", "ray", "datasets", "jobs")
+
+_UNITS = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
-class Services(Section):
-    """Services."""
+def quotas_of(text: str) -> dict[str, int]:
+    """Convert "ray=500g,datasets=2t" to bytes by bucket.
 
-    compose_profiles: str = of_host("", examples=["tracking,ray,notebook,monitoring,grafana"])
-    """Optional services, comma-separated: tracking (MLflow), ray, notebook, monitoring (Prometheus, Alertmanager,
-    exporters), grafana, gpu-metrics (the exporter for cuda or rocm), hosts (`make host-token` adds it), proxy (TLS on
-    BIND_ADDRESS)."""
-
-    mlflow_workers: int = of_stack(2, ge=1)
-    """Processes of the MLflow server."""
-
-    notebook_user: str = of_host("")
-    """Name of the person who uses the notebook, which its jobs and runs show as their user; `make env` sets who runs
-    it. `export MLPLATFORM_USER=name` in a terminal names somebody else there."""
-
-    prometheus_retention: str = of_stack("15d")
-    """Time for which Prometheus keeps its measurements, as 15d or 36h."""
-
-    disk_needed_gb: int = of_host(20, ge=0)
-    """Free space that `make up` requires on Docker's disk, in GB; the images take 12."""
+    Raises:
+        ValueError: a part has another form, or names no bucket.
+    """
+    quotas = {}
+    for part in filter(None, text.split(",")):
+        found = re.fullmatch(r"([a-z-]+)=(\d+)([kmgt])b?", part.strip().lower())
+        if not found or found[1] not in BUCKETS:
+            raise ValueError(
+                f"'{part}' is not a quota: write BUCKET=SIZE, as in ray=500g; buckets: {', '.join(BUCKETS)}"
+            )
+        quotas[found[1]] = int(found[2]) * _UNITS[found[3]]
+    return quotas
 
 
 class Jobs(Section):
@@ -81,6 +81,34 @@ class Messages(Section):
     """Domains to which mails are sent, comma-separated; empty: that of MAIL_SENDER only."""
 
 
+class ObjectStore(Section):
+    """Object store."""
+
+    s3_endpoint_url: str = of_host("", pattern=r"^(https?://[^\s/@]+)?$")
+    """Another S3 server instead of MinIO, such as https://s3.example.org, for a new stack. Its operator writes an
+    account per role into secrets/s3_owner, s3_mlflow, s3_gateway, s3_jobs, s3_people and s3_backup, with the rights in
+    docs/operating.md. MinIO is then not started, BUCKET_QUOTAS and DISK_RESERVE_GB do not apply to that server, and its
+    region must be us-east-1."""
+
+    # A string for the environment, which pydantic-settings would otherwise read as JSON.
+    bucket_quotas: str = of_stack("")
+    """Limits of buckets, such as ray=500g,datasets=2t; empty for none. MinIO counts every few minutes, so a bucket can
+    grow a little beyond its limit. Buckets: mlflow-artifacts, ray (checkpoints), datasets, jobs (packages and logs)."""
+
+    version_days: int = of_stack(7, ge=1)
+    """Days for which artifacts, data sets and packages that were replaced or deleted can be recovered; they take space
+    until then."""
+
+    checkpoint_version_days: int = of_stack(1, ge=0)
+    """Days for which checkpoints can be, 0 for none; `make prune` removes them earlier."""
+
+    @field_validator("bucket_quotas")
+    @classmethod
+    def _readable_quotas(cls, value: str) -> str:
+        quotas_of(value)
+        return value
+
+
 class Backups(Section):
     """Backups."""
 
@@ -129,10 +157,6 @@ class Ports(Section):
     notebook_port: int = of_host(8888, ge=1, le=65535)
     grafana_port: int = of_host(3000, ge=1, le=65535)
     prometheus_port: int = of_host(9090, ge=1, le=65535)
-
-
-class BackupSettings(Backups, EnvironmentSettings):
-    """Settings of the services `backup` and `backup-timer`."""
 
 
 class OfGateway(Ports, Space, ObjectStore, Messages, Jobs):

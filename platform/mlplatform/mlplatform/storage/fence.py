@@ -11,12 +11,10 @@ from __future__ import annotations
 import time
 from functools import cache
 
-from mlplatform.compat.pyarrow import is_outage
-from mlplatform.errors import FencedError, StorageError, UnreachableError
+from mlplatform.errors import FencedError, StorageError
 from mlplatform.settings.job import settings
 from mlplatform.storage import addresses, objects
-from mlplatform.storage.retry import retry
-from mlplatform.storage.small_files import read_text
+from mlplatform.storage.small_files import answer
 
 NAME = "attempt"
 
@@ -57,12 +55,7 @@ def allowed(job_id: str, wait: bool = False) -> int | None:
         UnreachableError: the storage does not answer.
         StorageError: the file cannot be read, or does not hold a number.
     """
-
-    try:
-        text = retry(lambda: read_text(uri(job_id))) if wait else read_text(uri(job_id))
-    except OSError as error:
-        kind = UnreachableError if is_outage(error) else StorageError
-        raise kind(f"Cannot read from {uri(job_id)} which attempt may write ({error}); check the storage.") from error
+    text = answer(uri(job_id), "which attempt may write", wait=wait)
     if text is None:
         return None
     if not text.strip().isdecimal():
@@ -81,7 +74,7 @@ def allow(job_id: str, attempt: int) -> None:
     Raises:
         UnreachableError, AccessError, StorageError: the storage cannot be written.
     """
-    _store(job_id).write(NAME, str(attempt))
+    objects.of_job(job_id).write(NAME, str(attempt))
 
 
 def remove(job_id: str) -> None:
@@ -90,7 +83,7 @@ def remove(job_id: str) -> None:
     Raises:
         UnreachableError, AccessError, StorageError: the storage cannot be written.
     """
-    _store(job_id).delete(NAME)
+    objects.of_job(job_id).delete(NAME)
 
 
 class _Own:
@@ -122,7 +115,3 @@ class _Own:
 @cache
 def _own(job_id: str, attempt: int, storage_root: str) -> _Own:
     return _Own(job_id, attempt)
-
-
-def _store(job_id: str) -> objects.ObjectStore:
-    return objects.open_store(addresses.checkpoint_uri(job_id=job_id), bulk=False)

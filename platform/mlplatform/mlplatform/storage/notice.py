@@ -8,16 +8,17 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from mlplatform.compat.pyarrow import is_outage
-from mlplatform.errors import StorageError, UnreachableError
+from mlplatform.errors import StorageError
 from mlplatform.settings.job import settings
 from mlplatform.storage import addresses, objects
-from mlplatform.storage.small_files import read_text
+from mlplatform.storage.small_files import answer
 
 NAME = "notice"
 
 DONE = "done"
 """File with the number of an attempt that has finished although it was asked to leave: Ray lists it as stopped."""
+
+_QUESTION = "whether the attempt is to leave"
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def give(job_id: str, notice: Notice) -> None:
     Raises:
         UnreachableError, AccessError, StorageError: the storage cannot be written.
     """
-    _store(job_id).write(NAME, json.dumps(asdict(notice)))
+    objects.of_job(job_id).write(NAME, json.dumps(asdict(notice)))
 
 
 def remove(job_id: str) -> None:
@@ -51,7 +52,7 @@ def remove(job_id: str) -> None:
         UnreachableError, AccessError, StorageError: the storage cannot be written.
     """
     for name in (NAME, DONE):
-        _store(job_id).delete(name)
+        objects.of_job(job_id).delete(name)
 
 
 def finished(job_id: str, attempt: int) -> bool:
@@ -60,7 +61,7 @@ def finished(job_id: str, attempt: int) -> bool:
     Raises:
         UnreachableError, StorageError: the storage cannot be read.
     """
-    return _read(addresses.checkpoint_uri(DONE, job_id)) == str(attempt)
+    return answer(addresses.checkpoint_uri(DONE, job_id), _QUESTION) == str(attempt)
 
 
 def finish() -> None:
@@ -69,7 +70,7 @@ def finish() -> None:
     Raises:
         UnreachableError, AccessError, StorageError: the storage cannot be written.
     """
-    _store(str(settings().job_id)).write(DONE, str(settings().attempt))
+    objects.of_job(str(settings().job_id)).write(DONE, str(settings().attempt))
 
 
 def applies() -> bool:
@@ -85,21 +86,9 @@ def received() -> Notice | None:
         StorageError: the file cannot be read.
     """
     uri = addresses.checkpoint_uri(NAME, str(settings().job_id))
-    text = _read(uri)
+    text = answer(uri, _QUESTION)
     try:
         notice = None if text is None else Notice(**json.loads(text))
     except (TypeError, ValueError) as error:
         raise StorageError(f"{uri} does not hold a notice ({error}); remove it.") from error
     return notice if notice and notice.attempt == settings().attempt else None
-
-
-def _read(uri: str) -> str | None:
-    try:
-        return read_text(uri)
-    except OSError as error:
-        kind = UnreachableError if is_outage(error) else StorageError
-        raise kind(f"Cannot read from {uri} whether the attempt is to leave ({error}); check the storage.") from error
-
-
-def _store(job_id: str) -> objects.ObjectStore:
-    return objects.open_store(addresses.checkpoint_uri(job_id=job_id), bulk=False)

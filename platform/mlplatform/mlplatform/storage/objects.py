@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mlplatform.errors import SettingsError, StorageError
 from mlplatform.files import atomic
 from mlplatform.storage import s3
-from mlplatform.storage.addresses import split_uri
+from mlplatform.storage.addresses import checkpoint_uri, split_uri
 
 if TYPE_CHECKING:
     from boto3.s3.transfer import TransferConfig
@@ -95,6 +95,11 @@ def open_store(uri: str, variable: str = _VARIABLE, *, bulk: bool = True) -> Obj
     if Path(uri).is_absolute():
         return FolderStore(uri.rstrip("/"), variable)
     raise SettingsError(f"{variable}={uri!r} is neither s3://bucket nor an absolute folder; correct it.")
+
+
+def of_job(job_id: str) -> ObjectStore:
+    """Open the files of a job, for small ones."""
+    return open_store(checkpoint_uri(job_id=job_id), bulk=False)
 
 
 def check_writable(uri: str) -> None:

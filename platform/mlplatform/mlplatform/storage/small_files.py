@@ -9,8 +9,11 @@ from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING
 
+from mlplatform.compat.pyarrow import is_outage
+from mlplatform.errors import StorageError, UnreachableError
 from mlplatform.settings.job import settings
 from mlplatform.storage.addresses import split_uri
+from mlplatform.storage.retry import retry
 from mlplatform.storage.s3 import arrow_filesystem
 
 if TYPE_CHECKING:
@@ -29,6 +32,25 @@ def read_text(uri: str) -> str | None:
             return str(stream.read().decode())
     except FileNotFoundError:
         return None
+
+
+def answer(uri: str, question: str, *, wait: bool = False) -> str | None:
+    """Return the text at an address; None if there is none.
+
+    Args:
+        uri: the address.
+        question: what it tells, for errors: the end of "Cannot read from URI ...".
+        wait: retry for up to ten minutes while the storage is unavailable.
+
+    Raises:
+        UnreachableError: the storage does not answer.
+        StorageError: the file cannot be read.
+    """
+    try:
+        return retry(lambda: read_text(uri)) if wait else read_text(uri)
+    except OSError as error:
+        kind = UnreachableError if is_outage(error) else StorageError
+        raise kind(f"Cannot read from {uri} {question} ({error}); check the storage.") from error
 
 
 def modified(uri: str) -> datetime | None:

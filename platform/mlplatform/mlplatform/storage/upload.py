@@ -27,7 +27,7 @@ def upload(folder: Path, uri: str) -> None:
     from boto3.exceptions import S3UploadFailedError
 
     bucket, prefix = split_uri(uri)
-    client = _client()
+    client = prepare()
 
     def is_transient(error: Exception) -> bool:
         refused = isinstance(error, S3UploadFailedError) and any(code in str(error) for code in FINAL_CODES)
@@ -42,12 +42,8 @@ def upload(folder: Path, uri: str) -> None:
         retry(partial(send, file), is_transient)
 
 
-def prepare() -> None:
+def prepare() -> S3Client:
     """Import boto3 and create the client, which takes 1 s of CPU time, before training would have to wait for it."""
-    _client()
-
-
-def _client() -> S3Client:
     return s3_client(_check_fence)
 
 

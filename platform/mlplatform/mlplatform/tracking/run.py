@@ -19,13 +19,12 @@ from mlplatform.settings.job import Settings, settings
 from mlplatform.storage import fence, run_reference
 from mlplatform.storage.run_reference import RunReference
 from mlplatform.text import advice as advice_module
-from mlplatform.tracking import exit_status, gpu_info, reported_runs
-from mlplatform.tracking.ending import end_quietly, end_run, fail_run_of
+from mlplatform.tracking import ending, reported_runs
 from mlplatform.tracking.identity import DRIVER, job_tags, process_ranks
 from mlplatform.tracking.params import MAX_CHARACTERS, changed_tags, new_params, notice
 from mlplatform.tracking.scratch_run import scratch_run, uri_outside
 from mlplatform.tracking.server import check, existing_run, find_run, report_untracked, uri
-from mlplatform.tracking.system_metrics import NodeMonitor, node_metrics
+from mlplatform.tracking.system_metrics import NodeMonitor, gpu_report, node_metrics
 
 if TYPE_CHECKING:
     from mlflow import ActiveRun
@@ -113,7 +112,7 @@ def process_run(fit: str | None = None) -> str | None:
             opened = _continued(earlier)
     stack = ExitStack()
     run = stack.enter_context(opened)
-    previous_hook, leaving = sys.excepthook, exit_status.ExitRecorder()
+    previous_hook, leaving = sys.excepthook, ending.ExitRecorder()
 
     def end_failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         stack.__exit__(kind, error, trace)
@@ -133,7 +132,7 @@ def _first_rank(
     config: Settings, address: str, experiment: str | None, name: str | None, tags: Mapping[str, str]
 ) -> Iterator[ActiveRun]:
     """Open the job's own run, and end it with the status that corresponds to how the block ends."""
-    with exit_status.exit_on_sigterm():
+    with ending.exit_on_sigterm():
         run, guest = _open(config, address, experiment, name, tags)
         run_id = run.info.run_id
         with ExitStack() as stack:
@@ -146,13 +145,13 @@ def _first_rank(
             try:
                 yield run
             except BaseException as error:
-                status = exit_status.status_after(error)
+                status = ending.status_after(error)
                 if status == "FAILED" and (advice := advice_module.advice_for(error)):
                     print(advice, file=sys.stderr, flush=True)
                 raise
             finally:
                 # Before anything else: a stopped job has 3 s until Ray kills it.
-                end_run(address, run_id, status, guest)
+                ending.end_run(address, run_id, status, guest)
 
 
 @contextmanager
@@ -160,12 +159,12 @@ def _other_rank(
     config: Settings, address: str, rank: int, experiment: str | None, name: str | None
 ) -> Iterator[ActiveRun]:
     """Open a scratch run; from this rank, the job's run gets only its node's system metrics and its traceback."""
-    with exit_status.exit_on_sigterm(), node_metrics(), scratch_run(experiment, name) as run:
+    with ending.exit_on_sigterm(), node_metrics(), scratch_run(experiment, name) as run:
         try:
             yield run
         except BaseException as error:
-            if config.job_id and exit_status.status_after(error) == "FAILED":
-                fail_run_of(config.job_id, address, rank)
+            if config.job_id and ending.status_after(error) == "FAILED":
+                ending.fail_run_of(config.job_id, address, rank)
             raise
 
 
@@ -280,10 +279,10 @@ def _continued(run: Run) -> Iterator[Run]:
     try:
         yield run
     except BaseException as error:
-        status = exit_status.status_after(error)
+        status = ending.status_after(error)
         raise
     finally:
-        end_quietly(client, run_id, status)
+        ending.end_quietly(client, run_id, status)
 
 
 def _report(address: str, run_id: str, *, own: bool = False) -> None:
@@ -331,13 +330,11 @@ def _log_new_params(run: ActiveRun, params: Mapping[str, Any]) -> None:
 def _description(config: Settings, run: ActiveRun, address: str) -> Iterator[None]:
     """Add a reference, `gpu-info.txt`, `git.diff` and this node's system metrics to the run, from two threads."""
     writer = threading.Thread(target=_write_files, args=(config, run.info.run_id, address), daemon=True)
-    monitor = NodeMonitor(lambda: run, address, None)
     writer.start()
-    monitor.start()
     try:
-        yield
+        with NodeMonitor(lambda: run, address, None).running():
+            yield
     finally:
-        monitor.stop()
         writer.join(_FILES_SECONDS)
 
 
@@ -352,6 +349,6 @@ def _write_files(config: Settings, run_id: str, address: str) -> None:
         client = MlflowClient(address)
         if config.git_diff:
             client.log_text(run_id, contract.unpack(config.git_diff), "git.diff")
-        client.log_text(run_id, gpu_info.describe(), "gpu-info.txt")
+        client.log_text(run_id, gpu_report(), "gpu-info.txt")
     except Exception as error:
         print(f"MLflow did not accept git.diff or gpu-info.txt of the run: {error}", file=sys.stderr, flush=True)

@@ -1,9 +1,11 @@
-"""System metrics of this node, sampled by MLflow's own monitors and sent to a run from a thread."""
+"""System metrics of this node, sampled by MLflow's own monitors and sent from a thread, and a report on its GPUs."""
 
 from __future__ import annotations
 
 import logging
+import shutil
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +29,11 @@ _RETRY_SECONDS = 5.0
 
 _STOP_SECONDS = 2.0
 
+_TOOLS = ("nvidia-smi", "rocm-smi")
+
+_TOOL_SECONDS = 30
+"""Timeout of a tool: the first nvidia-smi on a node without persistence mode took more than ten seconds."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -41,7 +48,7 @@ class NodeMonitor:
     def __init__(
         self, find: Callable[[], Run | None], tracking_uri: str, node: str | None, except_on: str | None = None
     ):
-        """Prepare the thread; `start` starts it.
+        """Prepare the thread; `running` starts it.
 
         Args:
             find: returns the run to send to; called until it does, because ranks may start before their run is opened.
@@ -56,14 +63,15 @@ class NodeMonitor:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mlplatform-node-metrics", daemon=True)
 
-    def start(self) -> None:
-        """Start the thread; it logs its errors and raises none in the caller."""
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Send while the block runs; errors are logged, and a thread that waits for MLflow is abandoned after 2 s."""
         self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread, or abandon it if it waits for MLflow for more than 2 s."""
-        self._stopped.set()
-        self._thread.join(_STOP_SECONDS)
+        try:
+            yield
+        finally:
+            self._stopped.set()
+            self._thread.join(_STOP_SECONDS)
 
     def _run(self) -> None:
         try:
@@ -136,9 +144,24 @@ def node_metrics(run_id: str | None = None) -> Iterator[None]:
         return MlflowClient(address).get_run(run_id) if run_id else find_run(str(job_id), address)
 
     node = socket.gethostname()
-    monitor = NodeMonitor(find, address, node, except_on=node)
-    monitor.start()
-    try:
+    with NodeMonitor(find, address, node, except_on=node).running():
         yield
-    finally:
-        monitor.stop()
+
+
+def gpu_report() -> str:
+    """Return the report of `nvidia-smi` or `rocm-smi`; one sentence if there is no GPU."""
+    for tool in _TOOLS:
+        if report := _output(tool):
+            return report
+    return f"Node {socket.gethostname()} has no GPU that nvidia-smi or rocm-smi reports.\n"
+
+
+def _output(tool: str) -> str | None:
+    program = shutil.which(tool)
+    if program is None:
+        return None
+    try:
+        done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=_TOOL_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 and done.stdout.strip() else None

@@ -23,7 +23,7 @@ from mlplatform.errors import PlatformError
 from mlplatform.storage import addresses, notice
 from mlplatform.storage import checkpoint_layout as layout
 from mlplatform.storage.small_files import modified
-from mlplatform.tracking import exit_status
+from mlplatform.tracking import ending
 
 _LOOK_SECONDS = 1.0
 """Pause between two looks for a notice or a checkpoint: no store tells of either. Each is a small read."""
@@ -82,7 +82,7 @@ class _Departure:
             return False
         self._leaves = True
         _log.warning("This training leaves when it has saved a checkpoint, by the end of its time. %s", received.why)
-        atexit.register(self._note_end, exit_status.ExitRecorder())
+        atexit.register(self._note_end, ending.ExitRecorder())
         threading.Thread(target=self._wait, args=(set(self._fits),), name="departure", daemon=True).start()
         return True
 
@@ -95,9 +95,9 @@ class _Departure:
                 return
             time.sleep(_LOOK_SECONDS)
 
-    def _note_end(self, ended: exit_status.ExitRecorder) -> None:
+    def _note_end(self, ended: ending.ExitRecorder) -> None:
         """Record that the program has ended by itself: Ray does not tell that from the stop."""
-        failed = hasattr(sys, "last_value") or (ended.error and exit_status.status_after(ended.error) != "FINISHED")
+        failed = hasattr(sys, "last_value") or (ended.error and ending.status_after(ended.error) != "FINISHED")
         if not self._saved and not failed:
             notice.finish()
 

@@ -28,6 +28,7 @@ from mlplatform.settings.job import settings
 from mlplatform.storage import filesystem
 from mlplatform.storage.checkpoints import KEPT_BY, count_reports, remove_unkept
 from mlplatform.tracking.metrics import Point, stamped
+from mlplatform.tracking.outbox import FLUSH_SECONDS
 from mlplatform.training import leaving
 from mlplatform.training.history import FIELDS
 
@@ -196,10 +197,10 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
             "ranks": ranks,
         }
 
-    def _close(self, timeout_s: float | None = None) -> None:
+    def _close(self, timeout_s: float = FLUSH_SECONDS) -> None:
         for outbox in (self._metrics, self._history):
             if outbox:
-                outbox.close() if timeout_s is None else outbox.close(timeout_s)
+                outbox.close(timeout_s)
 
 
 def aggregated(metrics: Sequence[Mapping[str, Any]], how: Literal["rank0", "mean", "max"]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from mlplatform.compat.ray_tune import DONE, FILLED_IN, TIMESTAMP, TRAINING_ITER
 from mlplatform.contract import REPORT
 from mlplatform.tracking import server
 from mlplatform.tracking.metrics import Point
-from mlplatform.tracking.outbox import Outbox
+from mlplatform.tracking.outbox import FLUSH_SECONDS, Outbox
 from mlplatform.training.history import FIELDS
 from mlplatform.training.reports import numbers, step_of
 from mlplatform.training.workers import plain
@@ -159,13 +159,13 @@ class TrialCallback(tune.Callback):  # type: ignore[misc]
             self._ended.append(partial(TrialRuns.finish, trial_id=trial_id, end=STOPPED, ended=_now()))
         self._close(_KILLED_SECONDS)
 
-    def _close(self, timeout_s: float | None = None) -> None:
+    def _close(self, timeout_s: float = FLUSH_SECONDS) -> None:
         atexit.unregister(self._interrupted)
         for act in (*self._in_snapshot, *self._ended):
             self._hand_over(act)
         self._in_snapshot, self._ended = [], []
         if self._outbox:
-            self._outbox.close() if timeout_s is None else self._outbox.close(timeout_s)
+            self._outbox.close(timeout_s)
 
     def _report(self, trial: Trial, result: Mapping[str, Any], stamp: bool = True) -> None:
         points = _points(result, None if stamp else _now())

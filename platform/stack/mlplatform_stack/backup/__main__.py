@@ -13,9 +13,9 @@ import signal
 import sys
 
 from mlplatform.errors import PlatformError
-from mlplatform.settings.services import BackupSettings
 from mlplatform_stack.backup import contents, files, timer
 from mlplatform_stack.backup.repository import FOLDER, Repository
+from mlplatform_stack.settings import BackupSettings
 
 HAS_DATA = 3
 

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from mlplatform.errors import StorageError
-from mlplatform.settings.storage import BUCKETS, StorageSettings
+from mlplatform.settings.services import BUCKETS
 from mlplatform.storage.s3 import s3_client, s3_errors
 from mlplatform_stack.backup import databases, files, objects
 from mlplatform_stack.backup.archive import Header, Member, Writer, reading
 from mlplatform_stack.backup.repository import Repository
 from mlplatform_stack.bootstrap import buckets
+from mlplatform_stack.settings import StorageSettings
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

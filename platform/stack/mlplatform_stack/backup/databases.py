@@ -11,9 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
-from mlplatform.compat import mlflow_server
 from mlplatform.errors import StorageError
 from mlplatform.settings.environment import environment
+from mlplatform_stack import compat
 from mlplatform_stack.bootstrap import databases as bootstrap
 from mlplatform_stack.bootstrap.secret_files import SECRETS
 
@@ -44,7 +44,7 @@ def known_revisions() -> dict[str, set[str]]:
     """Return the revisions of each database that this version can upgrade to its own."""
     from alembic.script import ScriptDirectory
 
-    folders = {"gateway": _migrations_of_gateway(), **mlflow_server.migrations()}
+    folders = {"gateway": _migrations_of_gateway(), **compat.migrations()}
     return {
         name: {script.revision for script in ScriptDirectory(str(folder)).walk_revisions()}
         for name, folder in folders.items()

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mlplatform.errors import SettingsError
 from mlplatform.secrets.credentials import read_s3_account
-from mlplatform.settings.storage import BUCKETS, StorageSettings
+from mlplatform.settings.services import BUCKETS
 from mlplatform.storage import checkpoint_layout
 from mlplatform.storage.s3 import WITHOUT_VERSIONS
 from mlplatform_stack.bootstrap.minio import RIGHTS
 from mlplatform_stack.bootstrap.secret_files import secret
+from mlplatform_stack.settings import StorageSettings
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

@@ -13,13 +13,15 @@ import sys
 from contextlib import closing
 from typing import Any
 
-from mlplatform.compat import mlflow_server
 from mlplatform.errors import SettingsError
-from mlplatform.secrets.credentials import read_mlflow_account, read_postgres_service
-from mlplatform.settings.storage import BUCKETS, StorageSettings
+from mlplatform.secrets.credentials import read_mlflow_account
+from mlplatform.settings.services import BUCKETS
+from mlplatform_stack import compat
 from mlplatform_stack.bootstrap import buckets
 from mlplatform_stack.bootstrap import minio as store
 from mlplatform_stack.bootstrap.secret_files import secret, values
+from mlplatform_stack.credential_files import read_postgres_service
+from mlplatform_stack.settings import StorageSettings
 
 OWNERS = {"gateway": "gateway", "mlflow": "mlflow", "mlflow_auth": "mlflow"}
 """Database -> role that owns it."""
@@ -126,7 +128,7 @@ def tracking() -> None:
     _connect("postgres_mlflow", {"service": "mlflow"}).close()
     subprocess.run(["mlflow", "db", "upgrade", "postgresql+psycopg2:///mlflow?service=mlflow"], check=True)
     accounts = [read_mlflow_account(secret(f"mlflow_{name}")) for name in ("admin", "gateway", "job", "person")]
-    mlflow_server.set_accounts([*accounts, ("prometheus", secret("metrics_password").read_text())])
+    compat.set_accounts([*accounts, ("prometheus", secret("metrics_password").read_text())])
     print("MLflow: databases are up to date and accounts as declared.")
 
 

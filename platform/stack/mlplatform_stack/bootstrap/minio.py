@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from mlplatform.secrets.credentials import read_s3_account
-from mlplatform.settings.storage import BUCKETS, StorageSettings, quotas_of
+from mlplatform.settings.services import BUCKETS, quotas_of
 from mlplatform_stack.bootstrap.secret_files import secret
+from mlplatform_stack.settings import StorageSettings
 
 if TYPE_CHECKING:
     from minio.minioadmin import MinioAdmin

@@ -8,11 +8,10 @@ from functools import partial
 import httpx
 
 from mlplatform.errors import HostError
-from mlplatform.settings.host import LOOPBACK
 from mlplatform_stack import docker, notebooks
 from mlplatform_stack.checks.finding import Finding, Place
 from mlplatform_stack.services import exporters
-from mlplatform_stack.settings import StackSettings
+from mlplatform_stack.settings import LOOPBACK, StackSettings
 
 
 def unhealthy(place: Place) -> Iterator[Finding]:

@@ -35,8 +35,8 @@ ACCOUNTS = ("admin", "gateway", "job", "person", "prometheus", "alice", "bob")
 
 SETUP = """
 import sys
-from mlplatform.compat import mlflow_server
-mlflow_server.set_accounts([(user, sys.argv[1] + user) for user in sys.argv[2:]])
+from mlplatform_stack import compat
+compat.set_accounts([(user, sys.argv[1] + user) for user in sys.argv[2:]])
 """
 
 

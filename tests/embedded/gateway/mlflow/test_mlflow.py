@@ -101,9 +101,9 @@ async def test_long_end_reason_is_truncated(mlflow: Any, mlflow_address: str) ->
 
 
 def test_account_from_file_is_sent(tmp_path: Path) -> None:
-    from mlplatform.secrets.credentials import mlflow_account, read_mlflow_account
+    from mlplatform.secrets.credentials import read_mlflow_account, write_mlflow_account
 
-    mlflow_account("job", tmp_path / "account")
+    write_mlflow_account("job", "secret", tmp_path / "account")
     client = mlflow_client("http://mlflow:8000/", tmp_path / "account")
     request = client._http.build_request("GET", "runs/get")
     flow = client._http._build_request_auth(request).sync_auth_flow(request)

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from stored import begin, do, submitted
 
-from mlplatform.capacity.nodes import Shortage
-from mlplatform.capacity.resources import Node, Request, Resources
+from mlplatform.capacity.resources import Node, Request, Resources, Shortage
 from mlplatform.errors import CapacityError
 from mlplatform_gateway.audit.store import PLATFORM
 from mlplatform_gateway.errors import QueueFullError

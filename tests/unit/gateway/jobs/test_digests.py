@@ -10,10 +10,11 @@ from gateway_parts import Gateway
 from ray_head import served
 from stand_in_mlflow import StandInMlflow
 
-from mlplatform.client.mlflow_rest import Account, AsyncMlflowRest
+from mlplatform.client.mlflow_rest import Account
 from mlplatform.files import checksums
 from mlplatform_gateway.mlflow.client import ModelFiles
 from mlplatform_gateway.mlflow.digests import ModelDigestRow, ModelDigests
+from mlplatform_gateway.mlflow.rest import AsyncMlflowRest
 
 FILES = {"MLmodel": b"flavor", "data/weights #1.bin": b"weights", "data/code/a.py": b"pass"}
 DIGESTS = {path: hashlib.sha256(content).hexdigest() for path, content in FILES.items()}

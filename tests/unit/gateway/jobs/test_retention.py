@@ -16,11 +16,12 @@ from sqlalchemy import update
 from stored import database_in, do, submitted
 from waiting import until
 
-from mlplatform.client.mlflow_rest import Account, AsyncMlflowRest
+from mlplatform.client.mlflow_rest import Account
 from mlplatform.errors import StorageError
 from mlplatform.storage.objects import Entry, open_store
 from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.jobs.store import JobStore
+from mlplatform_gateway.mlflow.rest import AsyncMlflowRest
 from mlplatform_gateway.packages.store import Packages
 from mlplatform_gateway.retention.loop import (
     FormerCheckpoints,

@@ -32,8 +32,8 @@ from invariants import (
 )
 from queues import effects, is_beyond_share, left
 
-from mlplatform.capacity.nodes import check
 from mlplatform.capacity.resources import Node, Request, Resources, WorkerGroup
+from mlplatform_gateway.queue.planner.feasibility import check
 from mlplatform_gateway.queue.planner.plan import first_pass, plan, queue
 from mlplatform_gateway.queue.planner.queue import (
     Action,

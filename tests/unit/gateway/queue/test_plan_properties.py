@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 from queue_machine import REQUESTS, Queue
 
-from mlplatform.capacity.nodes import check
 from mlplatform.capacity.resources import Node, Request, Resources, WorkerGroup
+from mlplatform_gateway.queue.planner.feasibility import check
 from mlplatform_gateway.queue.planner.queue import Caps, JobClass
 from mlplatform_gateway.queue.planner.room import Room
 from mlplatform_gateway.usage.ledger import Decayed

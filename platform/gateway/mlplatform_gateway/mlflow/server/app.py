@@ -13,11 +13,12 @@ from typing import Any
 from mlplatform.compat import mlflow_artifacts
 from mlplatform.errors import SettingsError
 from mlplatform.secrets.credentials import TokenFile, read_mlflow_account
-from mlplatform.settings.environment import provide_secret
+from mlplatform.settings.environment import set_environment
 from mlplatform.settings.job import Settings
 from mlplatform_gateway.compat import mlflow_locations, mlflow_retention
 from mlplatform_gateway.mlflow.server.changes import Reporter, report_changes
 from mlplatform_gateway.mlflow.server.pages import for_own_pages, opening_on_training, with_exact_names, with_password
+from mlplatform_gateway.settings import MlflowServerSettings
 
 
 def create_app() -> Any:
@@ -26,11 +27,11 @@ def create_app() -> Any:
     MLflow reads its keys from environment variables only. They are set here, inside the serving process, so they are
     neither in the container's environment nor in the one with which the process was started.
     """
-    settings = Settings.load()
+    settings = MlflowServerSettings.load()
     key = settings.mlflow_key_file.read_text().strip()
     # Without these, each worker of the server makes its own, and cannot read what another has signed or encrypted.
-    provide_secret("MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY", key)
-    provide_secret("MLFLOW_FLASK_SERVER_SECRET_KEY", hmac.digest(key.encode(), b"forms", "sha256").hex())
+    forms = hmac.digest(key.encode(), b"forms", "sha256").hex()
+    set_environment({"MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY": key, "MLFLOW_FLASK_SERVER_SECRET_KEY": forms})
     from mlflow.server import app, auth
 
     mlflow_locations.guard_locations()

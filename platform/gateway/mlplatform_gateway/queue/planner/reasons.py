@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from mlplatform.capacity import nodes as capacity
 from mlplatform.capacity.resources import Node, describe
 from mlplatform.errors import CapacityError
+from mlplatform_gateway.queue.planner import feasibility
 from mlplatform_gateway.queue.planner.preemption import is_overtime
 from mlplatform_gateway.queue.planner.queue import Reason, Rule, RunningJob, WaitingJob
 from mlplatform_gateway.queue.planner.room import Room
@@ -23,7 +23,7 @@ def lacks_room(job: WaitingJob, nodes: Sequence[Node], room: Room) -> Reason:
     request = job.request
     free = [replace(node, free=room.free[node.name]) for node in nodes]
     try:
-        shortage = capacity.check(free, request.entrypoint, request.workers, request.labels)
+        shortage = feasibility.check(free, request.entrypoint, request.workers, request.labels)
     except CapacityError as error:
         return Reason(Rule.CAPACITY, f"The job waits for a node that can run it. {error}")
     return Reason(Rule.CAPACITY, str(shortage) if shortage else "The job waits for a node that can run it.")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from copy import copy
 
-from mlplatform.capacity.nodes import times
 from mlplatform.capacity.resources import Node, Request, subtract
+from mlplatform_gateway.queue.planner.feasibility import times
 from mlplatform_gateway.queue.planner.queue import Placement
 
 Amounts = dict[str, dict[str, float]]

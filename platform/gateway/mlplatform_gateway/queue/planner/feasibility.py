@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from mlplatform.capacity.resources import (
     LEAST_AMOUNT,
     Node,
     Resources,
+    Shortage,
     WorkerGroup,
     describe,
     format_amount,
@@ -23,27 +23,6 @@ from mlplatform.capacity.resources import (
 from mlplatform.errors import CapacityError
 
 _EPSILON = 1e-9
-
-
-@dataclass(frozen=True)
-class Shortage:
-    """Resources that a feasible job has to wait for; `str()` gives a sentence for messages."""
-
-    missing: str
-    users: tuple[str, ...] = ()
-    """Running jobs that hold the missing resources."""
-
-    unavailable: tuple[str, ...] = ()
-    """Nodes that were lost recently and may come back."""
-
-    def __str__(self) -> str:
-        parts = [f"The job waits for {self.missing}"]
-        if self.users:
-            parts.append(f"in use by {', '.join(self.users)}")
-        if self.unavailable:
-            verb = "is" if len(self.unavailable) == 1 else "are"
-            parts.append(f"{', '.join(self.unavailable)} {verb} unavailable")
-        return "; ".join(parts) + "."
 
 
 def check(

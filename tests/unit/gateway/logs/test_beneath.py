@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mlplatform.files.beneath import open_beneath
+from mlplatform_gateway.logs.beneath import open_beneath
 
 
 def make_pipe(path: Path) -> None:
