@@ -45,9 +45,9 @@ class Budget(NamedTuple):
 
 
 BUDGETS = [
-    Budget("lines of mlplatform", 15_500, 12_000),
+    Budget("lines of mlplatform", 14_650, 12_000),
     Budget("lines of the gateway", 16_600, 14_000),
-    Budget("lines of the stack", 7_050, 6_500),
+    Budget("lines of the stack", 7_200, 6_500),
     Budget("lines of warm start", 2_600, 2_400),
     Budget("lines of tests and their data", 53_700, 50_000),
     Budget("settings in .env.example", 72, 72),

@@ -153,7 +153,7 @@ def test_timer_makes_no_new_place_for_former_backups(
 ) -> None:
     """As when the disk is not mounted that has them."""
     monkeypatch.setattr(timer, "STATE", tmp_path / "state")
-    monkeypatch.setattr(program, "save", writing(FIRST))
+    monkeypatch.setattr(program.contents, "save", writing(FIRST))
     (tmp_path / "state").mkdir()
     for name in ("DAILY", "WEEKLY", "MONTHLY"):
         monkeypatch.setenv(f"BACKUP_KEEP_{name}", "0")

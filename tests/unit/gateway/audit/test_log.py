@@ -20,7 +20,7 @@ def log(engine: Engine) -> AuditLog:
 
 def test_row_has_actor_action_and_change(log: AuditLog) -> None:
     begun = datetime.now(UTC)
-    do(log.add(ADA, "stop", "job a", {"state": "RUNNING"}, {"state": "STOPPED"}))
+    do(log.add(ADA, "stop", "job a", before={"state": "RUNNING"}, after={"state": "STOPPED"}))
     (row,) = do(log.read(10))
     assert (row.principal, row.kind, row.address, row.verb, row.object) == ("ada", "token", "10.0.0.7", "stop", "job a")
     assert (row.before, row.after) == ('{"state":"RUNNING"}', '{"state":"STOPPED"}')
