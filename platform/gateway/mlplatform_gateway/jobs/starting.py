@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import anyio.to_thread
@@ -45,9 +45,9 @@ class Limits:
         rules: durations of the queue.
     """
 
-    starts: int = 4
-    start_s: float = 1200.0
-    rules: Rules = field(default_factory=Rules)
+    starts: int
+    start_s: float
+    rules: Rules
 
 
 class Starter:
