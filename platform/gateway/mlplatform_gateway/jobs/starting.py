@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import anyio.to_thread
@@ -50,9 +50,9 @@ class Limits:
         rules: durations of the queue.
     """
 
-    starts: int = 4
-    start_s: float = 1200.0
-    rules: Rules = field(default_factory=Rules)
+    starts: int
+    start_s: float
+    rules: Rules
 
 
 class Starter:

@@ -58,7 +58,7 @@ def idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Rules, use: Any
     use = use or UtilisationSource(made_up)
     tokens = AttemptTokens(store.engine, ADDRESS)
     services = Services(store, made_up, logs, packages, Outages({}))
-    reconciler = Reconciler(services, use, tokens, Limits(rules=rules))
+    reconciler = Reconciler(services, use, tokens, Limits(4, 1200.0, rules))
     return Gateway(head, services, reconciler)
 
 
