@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from queues import effects, is_beyond_share, left
+from queues import effects, left
 
 from mlplatform.scheduling.plan import plan
-from mlplatform.scheduling.queue import JobClass, Preempt, Rules, RunningJob, Team, View, WaitingJob
+from mlplatform.scheduling.queue import JobClass, Rules, RunningJob, Team, View, WaitingJob
 from mlplatform.scheduling.resources import Node, Request, Resources, WorkerGroup
 from mlplatform.scheduling.state import execute
 
@@ -49,17 +49,10 @@ def full_clusters(draw: st.DrawFn) -> View:
 
 
 @CLUSTERS
-@given(view=full_clusters())
-def test_nothing_within_its_share_is_taken_back(view: View) -> None:
-    preempted = [action.job for action in plan(view) if isinstance(action, Preempt)]
-    assert all(is_beyond_share(view, job) for job in view.running if job.id in preempted)
-
-
-@CLUSTERS
 @given(view=full_clusters(), order=st.randoms(use_true_random=False))
 def test_claimant_starts_when_its_victims_have_left_whoever_arrives(view: View, order: random.Random) -> None:
     view = execute(view, effects(plan(view)))
-    claimants = {claim.job for claim in view.claims}
+    claimants = {job.id for job in view.waiting if job.reserved}
     leaving = sorted(job.id for job in view.running if job.notice)
     order.shuffle(leaving)
     for number, name in enumerate(leaving):

@@ -21,7 +21,9 @@ IDLE = "The job's GPUs are idle"
 def lacks_room(job: WaitingJob, nodes: Sequence[Node], room: Room) -> Reason:
     """Return what a job needs that is not free."""
     request = job.request
-    free = [replace(node, free=room.free[node.name]) for node in nodes]
+    # An amount is negative while more is promised than is free.
+    amounts = {name: {key: max(0.0, value) for key, value in free.items()} for name, free in room.free.items()}
+    free = [replace(node, free=amounts[node.name]) for node in nodes]
     try:
         shortage = capacity.check(free, request.entrypoint, request.workers, request.labels)
     except CapacityError as error:
@@ -71,13 +73,6 @@ def waits_for(victims: Sequence[RunningJob]) -> Reason:
         return Reason(rule, "The jobs that were preempted for the job have left; Ray does not list them as gone yet.")
     names = ", ".join(f"{job.id} ({job.person})" for job in sorted(victims, key=lambda job: job.sequence))
     return Reason(rule, f"The job waits for {names} to leave.")
-
-
-def lags(lack: Reason) -> Reason:
-    """Return that Ray counts something as used which no running job requests: its accounts are behind, or a program
-    that has connected directly uses it.
-    """
-    return Reason(Rule.RAY, lack.text)
 
 
 def why_preempted(victim: RunningJob, claimant: WaitingJob, shares: Shares | None, now: float) -> str:

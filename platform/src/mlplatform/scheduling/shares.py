@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 from mlplatform.scheduling.queue import Caps, Placement, Reason, Rule, RunningJob, Team, WaitingJob
 from mlplatform.scheduling.resources import Node, format_amount, rate
-
-EPSILON = 1e-6
-"""Tolerance in comparisons of sums: ten times 0.1 GPUs are within a share of 1."""
+from mlplatform.scheduling.room import EPSILON
 
 Amount = tuple[float, float]
 """GPUs and CPUs."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Held:
-    """Resources that somebody holds, with those claimed for them."""
+    """Resources that somebody holds, with those that they are promised."""
 
     gpus: float = 0.0
     cpus: float = 0.0
@@ -51,6 +50,12 @@ class Shares:
         self._held: dict[tuple[str, ...], Held] = defaultdict(Held)
         self._amounts: dict[str, Amount] = {}
 
+    def copy(self) -> Shares:
+        """Return a copy that changes independently."""
+        shares = copy(self)
+        shares._held = self._held.copy()
+        return shares
+
     def of(self, team: str) -> Amount:
         """Return a team's share."""
         if self.alone:
@@ -65,19 +70,20 @@ class Shares:
             self._amounts[job.id] = total(job.placement, self.alive)
         return self._amounts[job.id]
 
-    def add(self, job: WaitingJob | RunningJob, sign: int = 1) -> None:
-        """Count what a job holds that runs, starts or has a claim; with sign -1, as returned."""
+    def add(self, job: WaitingJob | RunningJob) -> None:
+        """Count what a job holds that runs, or waits and is promised its room."""
         gpus, cpus = self.amount(job)
         keys: list[tuple[str, ...]] = [(job.team,), (job.team, job.person)]
         if job.group:
             keys.append(("group", job.team, job.person, job.group))
         for key in keys:
             held = self._held[key]
-            held.gpus, held.cpus, held.jobs = held.gpus + sign * gpus, held.cpus + sign * cpus, held.jobs + sign
+            self._held[key] = Held(held.gpus + gpus, held.cpus + cpus, held.jobs + 1)
 
-    def held(self, *whose: str) -> Amount:
-        """Return what a team holds, or a person in it."""
-        return self._held[whose].gpus, self._held[whose].cpus
+    def held(self, team: str) -> Amount:
+        """Return what a team holds."""
+        held = self._held[team,]
+        return held.gpus, held.cpus
 
     def includes(self, job: WaitingJob) -> bool:
         """Return whether a team would be within its share with a job more; only what the job requests counts."""
@@ -111,6 +117,12 @@ class Shares:
             sums = sums[0] + amount[0], sums[1] + amount[1]
         return found
 
+    def part(self, team: str, jobs: Sequence[RunningJob]) -> float:
+        """Return the part of its share that a team's jobs hold, of the resource where it is largest."""
+        held = map(sum, zip(*map(self.amount, jobs), strict=True))
+        parts = [have / most if most else math.inf for have, most in zip(held, self.of(team), strict=True) if have > 0]
+        return max(parts, default=0.0)
+
     def _is_excessive(self, job: RunningJob) -> bool:
         """Return whether a job holds more GPUs than it has requested; CPUs change with each of its tasks."""
         return self.amount(job)[0] > job.request.sums[0] + EPSILON
@@ -124,12 +136,6 @@ class Shares:
                 return Reason(Rule.GROUP, f"The job waits for its group: {running} of at most {job.at_most} jobs run.")
         person = _cap(Rule.CAP_PERSON, job.person, self._held[job.team, job.person], team.person_caps, job)
         return person or _cap(Rule.CAP_TEAM, f"team {job.team}", self._held[job.team,], team.caps, job)
-
-
-def ratio(held: Amount, share: Amount) -> float:
-    """Return the part of a share that is held, of the resource where it is largest; infinity without a share."""
-    parts = [have / most if most else math.inf for have, most in zip(held, share, strict=True) if have > EPSILON]
-    return max(parts, default=0.0)
 
 
 def total(placement: Placement, nodes: Iterable[str] | None = None) -> Amount:

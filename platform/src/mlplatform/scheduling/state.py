@@ -7,29 +7,23 @@ from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from operator import attrgetter
 
-from mlplatform.scheduling.queue import (
-    Action,
-    Notice,
-    Placement,
-    Preempt,
-    Release,
-    Reserve,
-    RunningJob,
-    Start,
-    View,
-    WaitingJob,
-)
+from mlplatform.scheduling.queue import Action, Notice, Placement, Preempt, Reserve, RunningJob, Start, View, WaitingJob
 from mlplatform.scheduling.resources import Node
 from mlplatform.scheduling.room import Room
+from mlplatform.scheduling.shares import Shares
 
 
 class State:
     """A view that changes with each action.
 
     Attributes:
-        arrivals: each team's waiting jobs in the order of arrival, also those that have been started since.
-        lines: the same, but those together that the planner treats alike but for their arrival.
+        waiting: waiting jobs by id, in the order of arrival.
+        arrivals: the same for each team, with those that have been started since.
+        lines: the waiting jobs, those together that the planner treats alike but for their arrival.
+        empty: what the living nodes have.
+        own: what the running jobs leave free of that.
         ray: what Ray reports as free, less what has been started since.
+        shares: what teams and persons hold.
     """
 
     def __init__(self, view: View) -> None:
@@ -41,44 +35,57 @@ class State:
         self.view = view
         self.now = view.now
         self.rules = view.rules
+        self.waiting = {job.id: job for job in sorted(view.waiting, key=attrgetter("sequence"))}
         self.arrivals: dict[str, list[WaitingJob]] = defaultdict(list)
         self.lines: dict[Hashable, list[WaitingJob]] = defaultdict(list)
-        for job in sorted(view.waiting, key=attrgetter("sequence")):
+        for job in self.waiting.values():
             self.arrivals[job.team].append(job)
             self.lines[job.line].append(job)
-        self.waiting = {job.id: job for job in view.waiting}
-        self.running = {job.id: job for job in view.running}
-        self.claims = {claim.job: claim for claim in view.claims}
+        self.running: dict[str, RunningJob] = {}
+        self.empty = Room(view.nodes, {node.name: node.total for node in view.nodes if node.alive})
+        self.own = self.empty.copy()
         self.ray = Room(view.nodes, {node.name: node.available(True) for node in view.nodes})
+        self.shares = Shares(view.teams, view.nodes)
+        for running in view.running:
+            self._run(running)
+
+    def _run(self, job: RunningJob) -> None:
+        self.running[job.id] = job
+        self.own.take(job.placement)
+        self.shares.add(job)
 
     def apply(self, action: Action) -> None:
         """Change the state as executing an action will change it."""
         match action:
             case Start():
                 job = self.waiting.pop(action.job)
-                self.running[job.id] = _started(job, action.placement, self.now)
-                self.claims.pop(job.id, None)
+                self.lines[job.line].remove(job)
+                owner = job.id, job.sequence, job.team, job.person, job.job_class
+                ends_by = None if job.limit_s is None else self.now + job.limit_s
+                self._run(RunningJob(*owner, job.request, action.placement, self.now, ends_by, group=job.group))
                 self.ray.take(action.placement)
             case Preempt():
                 notice = Notice(action.deadline, action.claimant)
                 self.running[action.job] = replace(self.running[action.job], notice=notice)
             case Reserve():
-                self.claims[action.claim.job] = action.claim
-            case Release():
-                self.claims.pop(action.job, None)
+                job = self.waiting[action.job]
+                self.lines[job.line].remove(job)
+                self.waiting[action.job] = job = replace(job, reserved=action)
+                self.lines[job.line] = [job]
 
     def is_leaving(self, job: RunningJob) -> bool:
         """Return whether a job will leave soon: it was preempted, and is not stuck."""
         return job.notice is not None and self.now <= job.notice.deadline + self.rules.hold_back_s
 
     def leaving(self) -> list[RunningJob]:
-        """Return the jobs that will leave soon, in the order of their deadlines."""
-        found = [(job.notice.deadline, job.sequence, job) for job in self.running.values() if job.notice]
-        return [job for *_, job in sorted(found) if self.is_leaving(job)]
+        """Return the jobs that will leave soon."""
+        return [job for job in self.running.values() if self.is_leaving(job)]
 
-    def staying(self) -> list[RunningJob]:
-        """Return the jobs that were not preempted."""
-        return [job for job in self.running.values() if job.notice is None]
+    def leaving_for(self, job: WaitingJob, placement: Placement) -> list[RunningJob]:
+        """Return the jobs that leave the room that a job is promised: those preempted for it, or else those there."""
+        leaving = self.leaving()
+        named = [one for one in leaving if one.notice and one.notice.claimant == job.id]
+        return named or [one for one in leaving if one.placement.keys() & placement.keys()]
 
     def is_overdue(self, job: WaitingJob) -> bool:
         """Return whether a job has waited for so long that borrowers are preempted for it."""
@@ -90,21 +97,10 @@ def execute(view: View, actions: Iterable[Action]) -> View:
     state = State(view)
     for action in actions:
         state.apply(action)
-    return replace(
-        view,
-        nodes=with_free(view.nodes, state.ray),
-        waiting=tuple(state.waiting.values()),
-        running=tuple(state.running.values()),
-        claims=tuple(state.claims.values()),
-    )
+    nodes, waiting, running = with_free(view.nodes, state.ray), state.waiting.values(), state.running.values()
+    return replace(view, nodes=nodes, waiting=tuple(waiting), running=tuple(running))
 
 
 def with_free(nodes: Iterable[Node], room: Room) -> tuple[Node, ...]:
     """Return nodes of which a room is free."""
     return tuple(replace(node, free=room.free[node.name]) for node in nodes)
-
-
-def _started(job: WaitingJob, placement: Placement, now: float) -> RunningJob:
-    owner = job.id, job.sequence, job.team, job.person, job.job_class
-    ends_by = None if job.limit_s is None else now + job.limit_s
-    return RunningJob(*owner, job.request, placement, now, ends_by, group=job.group)

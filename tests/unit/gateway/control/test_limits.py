@@ -14,7 +14,7 @@ from mlplatform.gateway.jobs.notices import Notices
 from mlplatform.gateway.jobs.schema import AttemptRow
 from mlplatform.gateway.jobs.states import Outcome, State
 from mlplatform.gateway.jobs.store import now
-from mlplatform.scheduling.forecast import forecast
+from mlplatform.scheduling.plan import forecast
 from mlplatform.scheduling.queue import Preempt, Rules
 
 GRACE_S = 30.0

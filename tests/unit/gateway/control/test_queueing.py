@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
 from gateway_parts import Gateway, add, add_team, settled
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from mlplatform.gateway.control import starting
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.usage.schema import UsageRow
-from mlplatform.scheduling.queue import View
 
 
 async def once_at_work(idle: Gateway, running: set[str]) -> dict[str, JobRow]:
@@ -72,15 +69,3 @@ async def test_jobs_of_shared_token_start_in_order_of_arrival(idle: Gateway) -> 
     rows = await once_at_work(idle, {f"job-{number}" for number in range(4)})
     assert rows["job-4"].message == rows["job-5"].message
     assert rows["job-4"].message.startswith("The job waits for 1 CPU")
-
-
-async def test_jobs_start_even_if_plan_does_not_settle(
-    idle: Gateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def unsettled(view: View) -> None:
-        raise RuntimeError("The plan still changes.")
-
-    monkeypatch.setattr(starting, "plan", unsettled)
-    await add(idle, "mine", 1)
-    await once_at_work(idle, {"mine"})
-    assert "The plan still changes. Only its first pass is executed." in caplog.text

@@ -14,7 +14,6 @@ from starlette.applications import Starlette
 from mlplatform.contract import QUEUE_ENTRIES
 from mlplatform.gateway.http import queue
 from mlplatform.gateway.http.queue import Explanations
-from mlplatform.scheduling import plan
 from mlplatform.scheduling.queue import JobClass, RunningJob, Team, View, WaitingJob
 from mlplatform.scheduling.resources import Node, Request, Resources
 
@@ -100,12 +99,3 @@ def test_next_view_is_explained_after_rest(view: View, monkeypatch: pytest.Monke
         assert (await explanations.read()).view is views[1]
 
     asyncio.run(scenario())
-
-
-def test_plan_that_does_not_settle_is_explained_by_first_pass(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "_MOST_PASSES", 1)
-    assert [(entry["job"], entry["place"]) for entry in answer(view)["entries"]] == [
-        ("job-1", 1),
-        ("job-2", 2),
-        ("job-3", 3),
-    ]

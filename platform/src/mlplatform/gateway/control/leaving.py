@@ -1,4 +1,4 @@
-"""Departure of jobs that give back what they have borrowed: the notice, the signal, and the claims on their room."""
+"""Departure of jobs that give back what they have borrowed: the notice and the signal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.ray import RayHead
-from mlplatform.scheduling.queue import Action, Preempt, Release, Reserve
+from mlplatform.scheduling.queue import Action, Preempt, Reserve
 from mlplatform.storage import notice
 
 _AGAIN_SECONDS = 5.0
@@ -42,7 +42,7 @@ class Departures:
         """Times by the attempt's id at Ray; kept until the process ends, as few attempts are asked to leave."""
 
     async def execute(self, actions: Sequence[Action]) -> None:
-        """Store the notices and claims of a plan; the next steps of the control loop deliver the notices.
+        """Store the notices and reservations of a plan; the next steps of the control loop deliver the notices.
 
         While the storage or the like is unavailable, nobody is preempted, because nobody could save.
 
@@ -57,10 +57,8 @@ class Departures:
                     with self._errors.contained(action.job):
                         await self._notices.preempt(action)
                 case Reserve():
-                    with self._errors.contained(action.claim.job):
-                        await self._notices.reserve(action.claim)
-                case Release():
-                    await self._notices.release(action.job)
+                    with self._errors.contained(action.job):
+                        await self._notices.reserve(action)
 
     def work(self, job: JobRow, attempt: AttemptRow) -> Coroutine[Any, Any, None] | None:
         """Return the work that tells an attempt which has not ended, again or for the first time, to leave."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from mlplatform.scheduling.queue import Placement
 from mlplatform.scheduling.resources import Node, Request, Resources, subtract
-from mlplatform.scheduling.room import Room
-from mlplatform.scheduling.shares import EPSILON
+from mlplatform.scheduling.room import EPSILON, Room
 
 
 @dataclass(frozen=True)

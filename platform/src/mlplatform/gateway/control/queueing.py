@@ -16,7 +16,7 @@ from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.gpus import is_reported_idle
 from mlplatform.gateway.control.placements import Footprint
 from mlplatform.gateway.control.returning import Returning, preempted
-from mlplatform.gateway.jobs.notices import claim_of
+from mlplatform.gateway.jobs.notices import reservation_of
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.jobs.submission import request_of
@@ -95,7 +95,6 @@ class Queue:
             teams=with_cpus({**self._teams, **named}, nodes),
             waiting=jobs,
             running=running,
-            claims=[claim for row in waiting if (claim := claim_of(row))],
             usage=self._usage,
             rules=self._rules,
         )
@@ -123,9 +122,9 @@ class Queue:
         known, self._waiting = self._waiting, {}
         for row in rows:
             with self._errors.contained(row.id):
-                job, since = known.get(row.sequence), row.since.timestamp()
+                job, since, reserved = known.get(row.sequence), row.since.timestamp(), reservation_of(row)
                 # What a returning job waits for depends on the nodes.
-                if job is None or job.since != since or preempted(row):
+                if job is None or (job.since, job.reserved) != (since, reserved) or preempted(row):
                     job = WaitingJob(
                         **_common(row),
                         request=self._request(row, nodes),
@@ -133,6 +132,7 @@ class Queue:
                         limit_s=row.limit_s,
                         at_most=row.at_most,
                         yields_until=self._yields_until(row),
+                        reserved=reserved,
                     )
                 self._waiting[row.sequence] = job
         return list(self._waiting.values())

@@ -14,8 +14,7 @@ from mlplatform.gateway.jobs.states import Outcome
 from mlplatform.gateway.usage.history import UsageHistory
 from mlplatform.scheduling.queue import Team
 from mlplatform.scheduling.resources import Node, Request, WorkerGroup
-from mlplatform.scheduling.room import Room
-from mlplatform.scheduling.shares import EPSILON
+from mlplatform.scheduling.room import EPSILON, Room
 
 
 class Returning:

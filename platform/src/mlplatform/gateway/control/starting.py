@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from typing import Any
 
@@ -23,16 +22,13 @@ from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import JobStore, now
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.ray import ClusterSnapshot, RayHead
-from mlplatform.scheduling.plan import first_pass, plan
+from mlplatform.scheduling.plan import plan
 from mlplatform.scheduling.queue import Action, Explain, Rules, Start, View
 from mlplatform.settings.proxies import BYPASS, bypass
 from mlplatform.storage import fence
-from mlplatform.throttle import ThrottledWarning
 
 _PLACE_SECONDS = 120.0
 """Time for which a start holds its place; one that takes longer waits or hangs, and must not block the others."""
-
-_log = logging.getLogger(__name__)
 
 
 class Starter:
@@ -76,7 +72,6 @@ class Starter:
         self._notices = Notices(store.engine)
         self.departures = Departures(store.engine, head, logs, errors, outages)
         self.view: View | None = None
-        self._warn = ThrottledWarning(_log)
 
     async def begin(
         self,
@@ -110,7 +105,7 @@ class Starter:
             return
         holding = [(job, attempt) for job, attempt in active if job.id not in ending]
         self.view = view = await self.queue.view(list(rows.values()), holding, cluster.nodes)
-        actions = self._plan(view)
+        actions = plan(view)
         done: list[Action] = []
         for action in actions:
             if not isinstance(action, Start):
@@ -153,13 +148,6 @@ class Starter:
             elif job.message != message:
                 await self._store.set_message(job.id, message, State(job.state))
         return ready
-
-    def _plan(self, view: View) -> list[Action]:
-        try:
-            return plan(view)
-        except RuntimeError as error:
-            self._warn("%s Only its first pass is executed.", error)
-            return first_pass(view)
 
     async def _explain(self, view: View, actions: Sequence[Action], rows: Mapping[str, JobRow]) -> None:
         """Change the messages of the jobs that keep waiting; equal jobs wait for the same reasons."""

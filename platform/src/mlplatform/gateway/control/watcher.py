@@ -20,7 +20,8 @@ from mlplatform.gateway.usage.ledger import Sample, Samples
 from mlplatform.scheduling.preemption import is_overtime
 from mlplatform.scheduling.queue import Placement, RunningJob, Team
 from mlplatform.scheduling.resources import Node, format_amount
-from mlplatform.scheduling.shares import EPSILON, Shares
+from mlplatform.scheduling.room import EPSILON
+from mlplatform.scheduling.shares import Shares
 
 PAUSE_SECONDS = 15.0
 """Ray lists which process holds what every 15 s."""

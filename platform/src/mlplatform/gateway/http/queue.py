@@ -16,8 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from mlplatform.contract import QUEUE_ENTRIES
-from mlplatform.scheduling.forecast import forecast
-from mlplatform.scheduling.plan import queue
+from mlplatform.scheduling.plan import forecast, queue
 from mlplatform.scheduling.queue import Explain, View, WaitingJob
 from mlplatform.scheduling.resources import describe
 
@@ -87,7 +86,7 @@ def routes(explanations: Explanations) -> list[Route]:
         wanted = request.query_params.get("job")
         says = {place: say for place, say in enumerate(found.says, 1) if wanted is None or say.job == wanted}
         if wanted in found.jobs and found.view and len(found.jobs) <= _MOST_FORECAST:
-            latest = await anyio.to_thread.run_sync(_latest_starts, found.view)
+            latest = await anyio.to_thread.run_sync(forecast, found.view)
             says = {place: replace(say, latest_start=latest.get(say.job)) for place, say in says.items()}
         shown = islice(says.items(), QUEUE_ENTRIES)
         entries = [_entry(found.jobs[say.job], place, say) for place, say in shown]
@@ -95,13 +94,6 @@ def routes(explanations: Explanations) -> list[Route]:
         return JSONResponse({"at": at, "waiting": len(found.says), "entries": entries})
 
     return [Route("/platform/queue", get, methods=["GET"])]
-
-
-def _latest_starts(view: View) -> Mapping[str, float | None]:
-    try:
-        return forecast(view)
-    except RuntimeError:  # a plan does not settle; the control loop reports it
-        return {}
 
 
 def requests(job: WaitingJob) -> str:
