@@ -58,6 +58,12 @@ def is_within(view: View, promises: Mapping[str, Placement], job: WaitingJob) ->
     return shares.includes(job)
 
 
+def is_senior(view: View, job: WaitingJob) -> bool:
+    """Return whether a job has waited for long, and would be within its share if later jobs of its team left."""
+    before = [one for one in view.running if one.team == job.team and one.sequence < job.sequence and not one.notice]
+    return State(view).is_senior(job) and Shares(view.teams, view.nodes).includes_after(job, before)
+
+
 def could_take_back(view: View, promises: Mapping[str, Placement], shares: Shares, job: WaitingJob) -> bool:
     """Return whether a job would fit if one job left that may be asked to; only promises within shares count."""
     room = Room(view.nodes, {node.name: node.total for node in view.nodes if node.alive})

@@ -22,6 +22,7 @@ from invariants import (
     caught_up,
     could_take_back,
     hold,
+    is_senior,
     is_uncapped,
     is_within,
     own_room,
@@ -299,8 +300,13 @@ class Queue(RuleBasedStateMachine):
         assert not any(job.id == action.claimant and job.yields_until > view.now for job in view.waiting)
         overtime = victim.ends_by is not None and victim.ends_by <= view.now
         if not overtime and not victim.idle:
-            assert is_beyond_share(view, victim), "within its share nothing is taken back"
             claimant = next(job for job in view.waiting if job.id == action.claimant)
+            if victim.team == claimant.team and is_senior(view, claimant):
+                assert claimant.sequence < victim.sequence, "two jobs do not drive each other out in turns"
+                return
+            assert is_beyond_share(view, victim), "within its share no other team takes anything back"
+            if is_senior(view, claimant):
+                return
             if not is_within(view, Round(State(view)).promises, claimant):
                 assert claimant.since + RULES.overdue_s <= view.now
                 assert claimant.sequence < victim.sequence, "two jobs do not drive each other out in turns"
@@ -381,6 +387,7 @@ class Queue(RuleBasedStateMachine):
         _, after, last = self.planned
         owed = [job for job in after.waiting if job.id not in last.promises and job.yields_until <= after.now]
         owed = [job for job in owed if is_uncapped(after, job) and is_within(after, last.promises, job)]
+        owed = [job for job in owed if own_room(after, last.promises).place(job.request) is None]
         if last.reservation is None:
             assert all(hold(after, last.promises, job) == math.inf for job in owed)
 

@@ -25,7 +25,7 @@ from queues import (
 from mlplatform.errors import SettingsError
 from mlplatform.scheduling.plan import forecast, plan, queue
 from mlplatform.scheduling.queue import Caps, JobClass, Notice, Reserve, Start, Team, Usage
-from mlplatform.scheduling.resources import Request, Resources
+from mlplatform.scheduling.resources import Request, Resources, WorkerGroup
 from mlplatform.scheduling.state import execute
 
 A, B = Team("a", 4, 32), Team("b", 4, 32)
@@ -185,6 +185,48 @@ def test_stuck_victim_is_replaced_by_others() -> None:
     ]
     mine = job("mine", "a", 4, reserved=Reserve("mine", {"n0": {"GPU": 4}}, NOW + 60))
     assert preempted(plan(view([node("n0")], [mine], running, [A, Team("b", 0, 0)]))) == ["other"]
+
+
+def test_job_starts_elsewhere_if_its_reserved_room_never_becomes_free() -> None:
+    """A job that is being stopped, and does not end, has a deadline that moves on."""
+    stuck = runs("stopped", "b", {"n0": 4}, notice=Notice(NOW + GRACE))
+    mine = job("mine", "a", 4, reserved=Reserve("mine", {"n0": {"GPU": 4}}, NOW - HOUR))
+    assert started(plan(view([node("n0", 4), node("n1", 4)], [mine], [stuck], [A, B]))) == ["mine"]
+
+
+def test_small_jobs_start_beside_program_outside_of_jobs() -> None:
+    """A notebook that holds a CPU of each node keeps a job waiting that needs them all, and no other."""
+    nodes = [node(name, 4, cpus=8) for name in ("n0", "n1")]
+    whole = job("whole", request=Request(Resources(8), WorkerGroup(1, 8)))
+    known = view(nodes, [whole, job("small", request=Request(Resources(1)))])
+    outside = replace(known, nodes=[replace(one, free={**one.free, "CPU": 7}) for one in known.nodes])
+    assert started(plan(outside)) == ["small"]
+    assert rules(plan(replace(outside, waiting=[whole])), "whole") == {"ray"}
+
+
+def test_room_left_for_overdue_job_is_held_until_ray_reports_it() -> None:
+    placement = {"n0": {"GPU": 4.0}}
+    big = job("big", "b", 4, since=OVERDUE, reserved=Reserve("big", placement, NOW + 60))
+    known = view([node("n0", 4)], [big, job("small", "a")], [], POOR)
+    lags = replace(known, nodes=[replace(known.nodes[0], free={"CPU": 64, "GPU": 3})])
+    assert started(plan(lags)) == []
+    assert promised(lags) == {"big"}
+    assert started(plan(known)) == ["big"]
+
+
+def test_leaving_jobs_count_once_for_promises_and_reservations() -> None:
+    """Job `second` needs what `first` was promised, too, so room is kept for it only once `long` has ended."""
+    running = [
+        runs("leaves", "b", {"n0": 4}, notice=Notice(NOW + GRACE, "first")),
+        runs("long", "b", {"n1": 4}, ends_by=NOW + 5 * HOUR, stays=True),
+    ]
+    waiting = [
+        job("first", "a", 4, reserved=Reserve("first", {"n0": {"GPU": 4}}, NOW + GRACE)),
+        job("second", "a", 4),
+    ]
+    teams = [Team("a", 8, 64), Team("b", 0, 0)]
+    actions = plan(view([node("n0", 4), node("n1", 4)], waiting, running, teams))
+    assert explained(actions, "second").latest_start == NOW + 5 * HOUR + GRACE
 
 
 def test_second_claim_uses_what_the_first_leaves_over() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from queues import NOW, effects, explained, job, left, node, preempted, promised, reserved, runs, started, view, workers
+from queues import NOW, effects, job, left, node, preempted, promised, reserved, runs, started, view, workers
 
 from mlplatform.scheduling.plan import plan
 from mlplatform.scheduling.queue import Team
@@ -42,13 +42,6 @@ def test_nobody_leaves_for_room_that_ray_lags_to_free() -> None:
     known = view([node("n0", 4)], waiting, running, teams)
     lags = replace(known, nodes=[replace(one, free={}) for one in known.nodes])
     assert effects(plan(lags)) == []
-
-
-def test_room_that_ray_lags_to_free_is_held() -> None:
-    teams = [Team("vision", 4, 16), Team("audio", 0, 0)]
-    known = view([node("n0", 4)], [job("waits", "vision", 4)], teams=teams)
-    lags = replace(known, nodes=[replace(one, free={}) for one in known.nodes])
-    assert explained(plan(lags), "waits").latest_start == NOW
 
 
 def test_room_promised_to_overdue_jobs_goes_to_jobs_within_share() -> None:

@@ -70,7 +70,7 @@ def _explain(jobs: Iterable[WaitingJob], state: State, last: Round) -> Iterator[
         elif obstacle := last.obstacles.get(job.line) or last.shares.cap(job):
             yield Explain(job.id, (obstacle,))
         else:
-            key = job.team, job.request.shape, last.shares.includes(job)
+            key = job.team, job.request.shape, last.shares.includes(job), job.id in last.lagging
             if key not in known:
                 known[key] = _lacks(job, state, last)
             latest = max(state.now, kept.time) if kept and kept.job is job and kept.time < math.inf else None
@@ -78,20 +78,16 @@ def _explain(jobs: Iterable[WaitingJob], state: State, last: Round) -> Iterator[
 
 
 def _explain_promise(job: WaitingJob, state: State, last: Round) -> Explain:
-    if job.id in last.lagging:
-        lack = reasons.lacks_room(job, state.view.nodes, last.now)
-        why = reasons.waits_for([]) if job.reserved else Reason(Rule.RAY, lack.text)
-        return Explain(job.id, (why,), state.now)
     leaving = state.leaving_for(job, last.promises[job.id])
-    latest = max(one.notice.deadline for one in leaving if one.notice) + state.rules.hold_back_s
-    return Explain(job.id, (reasons.waits_for(leaving),), latest)
+    latest = max((one.notice.deadline for one in leaving if one.notice), default=state.now)
+    return Explain(job.id, (reasons.waits_for(leaving),), latest + state.rules.hold_back_s)
 
 
 def _lacks(job: WaitingJob, state: State, last: Round) -> tuple[Reason, ...]:
     """Return why the jobs of a team and shape wait, which do not fit."""
     lack = reasons.lacks_room(job, state.view.nodes, last.now)
     if state.empty.place(job.request) is not None:
-        if last.free.place(job.request) is not None:
+        if job.id in last.lagging:
             # Ray's accounts are behind, or a program that has connected directly uses it.
             return (Reason(Rule.RAY, lack.text),)
         if not last.shares.alone:

@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
 
-from mlplatform.scheduling.queue import RunningJob
+from mlplatform.scheduling.queue import RunningJob, WaitingJob
 from mlplatform.scheduling.resources import Request
 from mlplatform.scheduling.room import Room
 from mlplatform.scheduling.shares import Shares
+
+
+class Right(IntEnum):
+    """What a waiting job has a right to; jobs with more of it are first."""
+
+    SHARE = 0
+    """It is within its team's share: borrowers of other teams leave for it."""
+
+    SENIOR = 1
+    """It would be if later jobs of its own team left, and has waited for a sixth of `overdue_s`: these leave, too."""
+
+    OVERDUE = 2
+    """It is beyond the share and has waited for `overdue_s`: borrowers that came later leave."""
+
+    NONE = 3
+    """Only jobs leave for it that leave for anybody."""
+
+    YIELDS = 4
+    """Nobody leaves for it for a while."""
 
 
 def is_overtime(job: RunningJob, now: float) -> bool:
@@ -28,7 +48,11 @@ def for_anybody(staying: Iterable[RunningJob], now: float) -> list[RunningJob]:
 
 
 def borrowers(
-    staying: Iterable[RunningJob], shares: Shares, may_leave: Callable[[RunningJob], bool]
+    staying: Iterable[RunningJob],
+    shares: Shares,
+    claimant: WaitingJob,
+    right: Right,
+    before: Sequence[RunningJob | WaitingJob],
 ) -> Iterator[RunningJob]:
     """Yield the jobs beyond the shares of their teams in the order in which they are preempted.
 
@@ -40,20 +64,29 @@ def borrowers(
     Args:
         staying: running jobs that were not preempted.
         shares: of the teams.
-        may_leave: returns whether a job may be preempted at all.
+        claimant: the waiting job.
+        right: why they leave for it.
+        before: jobs of its team that precede it in the share.
     """
     teams: dict[str, list[RunningJob]] = defaultdict(list)
     for job in staying:
-        teams[job.team].append(job)
+        if job.team != claimant.team or right is Right.OVERDUE or (
+            right is Right.SENIOR and job.sequence > claimant.sequence
+        ):
+            teams[job.team].append(job)
+    ahead = {claimant.team: [*before, claimant]} if right is Right.SENIOR else {}
 
     def following(team: str) -> tuple[float, float, int, RunningJob] | None:
-        beyond = shares.borrowed(team, teams[team])
-        able = [job for job in teams[team] if job.id in beyond and not job.stays and may_leave(job)]
+        first = ahead.get(team, [])
+        beyond = shares.borrowed(team, teams[team], first)
+        able = [job for job in teams[team] if job.id in beyond and not job.stays]
+        if right is Right.OVERDUE:  # two jobs can thus not drive each other out in turns
+            able = [job for job in able if job.sequence > claimant.sequence]
         if not able:
             return None
-        first = max(able, key=_youth)
+        victim = max(able, key=_youth)
         # Of two teams that are equally far beyond their shares, the younger job decides.
-        return shares.part(team, teams[team]), first.started, first.sequence, first
+        return shares.part(team, [*first, *teams[team]]), victim.started, victim.sequence, victim
 
     heads = {team: head for team in teams if (head := following(team))}
     while heads:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from mlplatform.errors import SettingsError
-from mlplatform.scheduling.resources import Node, Request
+from mlplatform.scheduling.resources import CPU_WEIGHT, Node, Request, rate
 
 Placement = Mapping[str, Mapping[str, float]]
 """Amounts by Ray's names of the resources, by name of the node."""
@@ -135,6 +135,11 @@ class WaitingJob:
         own = self.id if self.reserved else ""
         parts = self.team, self.person, self.job_class.value, self.group, self.at_most, self.limit_s, self.yields_until
         return sys.intern(repr((own, *parts, self.request.shape)))
+
+    @cached_property
+    def work(self) -> float:
+        """GPU-seconds that it may do until its limit, CPUs included; infinity without a limit."""
+        return math.inf if self.limit_s is None else self.limit_s * max(CPU_WEIGHT, rate(*self.request.sums))
 
 
 @dataclass(frozen=True)
@@ -285,7 +290,7 @@ class Preempt:
 
 @dataclass(frozen=True)
 class Reserve:
-    """Reserve room for a waiting job within its share, or an overdue one, while the jobs that hold it leave.
+    """Reserve room for a waiting job while the jobs that hold it leave.
 
     It replaces what was reserved for the job before.
 

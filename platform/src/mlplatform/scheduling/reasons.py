@@ -89,9 +89,11 @@ def why_preempted(victim: RunningJob, claimant: WaitingJob, shares: Shares | Non
         return f"The job has reached its limit, and {whose} waits."
     if victim.idle:
         return f"{IDLE}, and {whose} waits."
+    hours = (now - claimant.since) / 3600
     if shares is None:
-        hours = (now - claimant.since) / 3600
         return f"The job runs beyond its team's share, and {whose}, which came before it, has waited for {hours:.1f} h."
+    if victim.team == claimant.team:
+        return f"The job leaves its team's share to {whose}, which came before it and has waited for {hours:.1f} h."
     return (
         f"Team {claimant.team} takes back {_amount(claimant.request.sums)} of its share of "
         f"{_amount(shares.of(claimant.team))} for {claimant.id} ({claimant.person})."

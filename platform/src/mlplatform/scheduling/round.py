@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Hashable, Iterator
+from collections import defaultdict
+from collections.abc import Hashable
 
 from mlplatform.scheduling import reasons
 from mlplatform.scheduling.backfill import Reservation, reserve
-from mlplatform.scheduling.preemption import borrowers, fewest, for_anybody, is_overtime
+from mlplatform.scheduling.preemption import Right, borrowers, fewest, for_anybody, is_overtime
 from mlplatform.scheduling.queue import Action, Placement, Preempt, Reason, Reserve, RunningJob, Start, WaitingJob
 from mlplatform.scheduling.room import Room
 from mlplatform.scheduling.state import State
 
 Rank = tuple[float, ...]
-"""Position in the order, smaller is earlier; the first number is 0 within a share, the last that of the arrival."""
+"""Position in the order, smaller is earlier; the first number is a `Right`, the last that of the arrival."""
+
+USE_SCALE = 400 * 3600.0
+"""GPU-seconds of past use that double the work by which a job is ordered: eight GPUs for two days, the half-life."""
 
 
 class Round:
@@ -29,12 +33,11 @@ class Round:
     Attributes:
         actions: by which the state has been changed.
         promises: room of jobs that wait until others have left, or until Ray reports it as free.
-        lagging: ids of the latter.
+        lagging: ids of jobs for which enough is free by our own accounts, but not by Ray's.
         reservation: room that is kept for a job within its share that fits nowhere; None if there is none.
         obstacles: by line, what keeps it waiting, and not all jobs of its team and shape.
         shares: what teams and persons hold, and are promised.
-        free: what is free by our own accounts, less what is promised.
-        now: what of that Ray also reports as free.
+        now: what is free by our own accounts and by Ray's, less what is promised.
     """
 
     def __init__(self, state: State) -> None:
@@ -44,24 +47,29 @@ class Round:
         self.lagging: set[str] = set()
         self.obstacles: dict[Hashable, Reason] = {}
         self.shares = state.shares.copy()
-        self.free, self.now = state.own.copy(), state.own.within(state.ray)
+        self.now = state.own.within(state.ray)
         self._state = state
-        # What of `now` is beside the reservation, and what will be free once all have left that do.
-        self._beside, self._later = self.now, state.own.copy()
-        self._leaving = state.leaving()
-        for job in self._leaving:
+        # What is free by our own accounts, what will be once all have left that do, and what is beside the reservation.
+        self._free, self._later, self._beside = state.own.copy(), state.own.copy(), self.now.copy()
+        for job in state.leaving():
             self._later.give(job.placement)
         self._blocked: set[Hashable] = set()
         self._ranks: dict[Hashable, Rank] = {}
+        self._lines = [line for line in state.lines.values() if line]
+        # The most work that a job of a more urgent class of a team asks for, because no later class precedes it.
+        self._most: dict[tuple[str, int], float] = defaultdict(float)
+        for line in self._lines:
+            job = line[0]
+            for order in range(job.job_class.order + 1, 3):
+                self._most[job.team, order] = max(self._most[job.team, order], job.work)
         self._run()
 
     def _run(self) -> None:
-        lines = [line for line in self._state.lines.values() if line]
-        ranked = [(self.rank(line[0]), number, 0) for number, line in enumerate(lines)]
+        ranked = [(self.rank(line[0]), number, 0) for number, line in enumerate(self._lines)]
         heapq.heapify(ranked)
         while ranked:
             rank, number, position = heapq.heappop(ranked)
-            line = lines[number]
+            line = self._lines[number]
             job = line[position]
             if (current := self.rank(job)) > rank:
                 # Its team or person has got something since, and nothing moves anybody forward.
@@ -76,41 +84,54 @@ class Round:
     # --- the order ---
 
     def rank(self, job: WaitingJob) -> Rank:
-        """Return a job's rank: first are jobs within their shares, then overdue ones, then the others.
+        """Return a job's rank: first are jobs with a right to room, then the others, those that yield last.
 
-        Between teams, the one is first that has borrowed less, lately and now, per weight; within the shares, and in
-        ties, the one whose first waiting job came first. Names never decide. Within a team, overdue jobs are first,
-        then the class decides, then the person's use, then the arrival. A job that yields is last.
+        Within a team, jobs that have waited for long are first, then the class decides, then the work that a job may do
+        until its limit, times what its person has used lately, then the arrival. Beyond the shares, the same work,
+        times what the team has borrowed lately per weight, orders the teams. Names never decide.
 
-        On the simulator's generated workloads 101 to 108, and with jobs overdue after a day, the mean completion was
-        2.85 h, and worst rho 0.70. Without the order by what teams have borrowed lately, these were 2.86 h and 0.78,
-        also without that by what they borrow now 2.91 h and 0.87, and without that by persons' use 3.01 h and 0.71. An
-        order by what persons hold now changed nothing, so there is none. Overdue after a day, not three, is worse on
-        Philly's sample 2: 8.06 h and 1.09 instead of 7.42 h and 1.00.
+        FIGURES
         """
-        overdue = self._state.is_overdue(job)
-        key = job.team, job.request.sums, overdue, job.reserved and job.reserved.deadline, job.yields_until
+        right, reserved = self._right(job), self._state.reserved(job)
+        # Jobs take the room that has been left for others, so they start in the order in which it was promised.
+        promised = reserved.deadline if reserved else math.inf
+        key = right, job.team, job.request.sums, job.limit_s, job.job_class, promised
         if key not in self._ranks:
-            self._ranks[key] = self._rank_of_team(job, overdue)
-        if overdue:
+            self._ranks[key] = self._rank_of_team(job, right, promised)
+        if right in (Right.SENIOR, Right.OVERDUE) or reserved or self._state.is_overdue(job):
             return *self._ranks[key], 0.0, job.sequence
         used = self._state.view.usage.persons.get(job.person, 0.0)
-        return *self._ranks[key], 1.0, job.job_class.order, used, job.sequence
+        work = 0.0 if self.shares.alone else job.work * (USE_SCALE + used)
+        return *self._ranks[key], 1.0, job.job_class.order, work, used, job.sequence
 
-    def _rank_of_team(self, job: WaitingJob, overdue: bool) -> Rank:
+    def _rank_of_team(self, job: WaitingJob, right: Right, promised: float) -> Rank:
         """Return the first part of a rank, which orders the jobs of different teams."""
-        shares, team, waiting = self.shares, job.team, self._state.waiting
+        team, waiting = job.team, self._state.waiting
         first = next(one.sequence for one in self._state.arrivals[team] if one.id in waiting)
-        # Jobs take the room that has been left for others, so they start in the order in which it was promised.
-        reserved = job.reserved.deadline if job.reserved else math.inf
+        if right <= Right.SENIOR:
+            return Right.SHARE, promised, 0.0, 0.0, first
+        if right is Right.OVERDUE:
+            return right, promised, 0.0, 0.0, 0.0
+        if right is Right.YIELDS:
+            return right, 0.0, 0.0, 0.0, first
+        borrowed = self.shares.per_weight(team, self._state.view.usage.borrowed.get(team, 0.0))
+        work = max(job.work, self._most[team, job.job_class.order])
+        return right, work * (USE_SCALE + borrowed), borrowed, self.shares.beyond(team), first
+
+    def _right(self, job: WaitingJob) -> Right:
         if job.yields_until > self._state.now:
-            return 3.0, 0.0, 0.0, first
-        if shares.includes(job):
-            return 0.0, reserved, 0.0, first
-        if overdue:
-            return 1.0, reserved, 0.0, 0.0
-        past = shares.per_weight(team, self._state.view.usage.borrowed.get(team, 0.0))
-        return 2.0, past, shares.beyond(team), first
+            return Right.YIELDS
+        if self.shares.includes(job):
+            return Right.SHARE
+        if self._state.is_senior(job) and self.shares.includes_after(job, self._before(job)):
+            return Right.SENIOR
+        return Right.OVERDUE if self._state.is_overdue(job) else Right.NONE
+
+    def _before(self, job: WaitingJob) -> list[RunningJob | WaitingJob]:
+        """Return the jobs of a team that hold or are promised room, and do not leave for one of the waiting jobs."""
+        running = [one for one in self._state.staying(job.team) if one.sequence < job.sequence]
+        promised = [one for one in map(self._state.waiting.__getitem__, self.promises) if one.team == job.team]
+        return [*running, *promised]
 
     # --- one job ---
 
@@ -120,40 +141,34 @@ class Round:
         It is not if a cap or a reservation keeps the job waiting, or if nobody leaves for it. Room only shrinks during
         a round, so once a job does not fit, the others of its team and shape do not either.
         """
-        within = self.shares.includes(job)
-        group = job.team, job.request.shape, within, self._state.is_overdue(job)
+        right = self._right(job)
+        group = job.team, job.request.shape, right
         if group in self._blocked:
             return False
-        kept = self._kept_from(job, within)
+        kept = self._kept_from(job, right)
         if obstacle := self.shares.cap(job):
             self.obstacles[job.line] = obstacle
         elif (placement := self._place(job, self._beside if kept else self.now)) is not None:
-            self._do(Start(job.id, within, placement))
-            self.shares.add(job)
-            for room in (self.free, self.now, self._later):
-                room.take(placement)
-            self._ranks.clear()
+            self._do(Start(job.id, self.shares.includes(job), placement))
+            self._take(job, placement)
             return True
         elif kept and self._place(job, self.now) is not None:
             self.obstacles[job.line] = reasons.reserved(kept.job)
-        elif job.yields_until > self._state.now:
+        elif right is Right.YIELDS:
             self.obstacles[job.line] = reasons.yields(job)
-        elif self._make_room(job, within):
+        elif self._make_room(job, right):
             return True
         else:
             self._blocked.add(group)
         return False
 
     def _place(self, job: WaitingJob, room: Room) -> Placement | None:
-        """Return where a job fits in a room: in what is reserved for it while others leave that, or else anywhere."""
-        if job.reserved is not None and self._later.holds(job.reserved.placement):
-            if room.holds(job.reserved.placement):
-                return job.reserved.placement
-            if not self.free.holds(job.reserved.placement):
-                return None
+        """Return where a job fits in a room: where others left for it, or else anywhere."""
+        if (reserved := self._state.reserved(job)) and room.holds(reserved.placement):
+            return reserved.placement
         return room.place(job.request)
 
-    def _kept_from(self, job: WaitingJob, within: bool) -> Reservation | None:
+    def _kept_from(self, job: WaitingJob, right: Right) -> Reservation | None:
         """Return the reservation that a job may not use, if any.
 
         Borrowers leave room to what is within a share. Among jobs within their shares, each team has its own room, so
@@ -162,101 +177,82 @@ class Round:
         kept = self.reservation
         if kept is None or kept.outlasts(job, self._state):
             return None
-        precedes = not within or self.shares.alone or (kept.overdue and kept.job.team == job.team)
+        precedes = right > Right.SENIOR or self.shares.alone or (kept.overdue and kept.job.team == job.team)
         return kept if precedes else None
 
     def _do(self, action: Action) -> None:
         self._state.apply(action)
         self.actions.append(action)
 
+    def _take(self, job: WaitingJob, placement: Placement) -> None:
+        """Count the room of a job that has been started or promised it."""
+        self.shares.add(job)
+        for room in (self._free, self._later, self.now, self._beside):
+            room.take(placement)
+        self._ranks.clear()
+
     # --- room that others hold ---
 
-    def _make_room(self, job: WaitingJob, within: bool) -> bool:
+    def _make_room(self, job: WaitingJob, right: Right) -> bool:
         """Promise a job that does not fit what others leave, or preempt them; return whether it gets room."""
         if self._state.empty.place(job.request) is None:
             return False
-        if (lags := self._place(job, self.free)) is not None:
-            if within:  # or a job beyond its share could be promised it
-                self._promise(job, lags, -math.inf)
-                self.lagging.add(job.id)
-            return within
-        if (placement := self._place(job, self._later)) is not None:
-            leaving = self._state.leaving_for(job, placement)
-            deadline = max(one.notice.deadline for one in leaving if one.notice)
-            known = job.reserved and job.reserved.placement == placement
-            if (within or self._state.is_overdue(job)) and not known:
-                self._do(Reserve(job.id, placement, deadline))
-            self._promise(job, placement, deadline)
+        reserved = self._state.reserved(job)
+        placement = reserved.placement if reserved and self._later.holds(reserved.placement) else None
+        if placement is None and (lags := self._free.place(job.request)) is not None:
+            self.lagging.add(job.id)
+            if right <= Right.SENIOR:
+                # Nobody leaves for the same room. But others may use what Ray has of it: a notebook that holds a CPU
+                # of each node may keep this job waiting for hours.
+                self.shares.add(job)
+                self._free.take(lags)
+                self._later.take(lags)
+                self._ranks.clear()
+            return False
+        placement = self._later.place(job.request) if placement is None else placement
+        if placement is not None:
+            if reserved is None or reserved.placement != placement:
+                self._do(Reserve(job.id, placement, self._state.latest_end(job, placement)))
+            self.promises[job.id] = placement
+            self._take(job, placement)
             return True
-        if self._preempt(job, within):
+        if self._preempt(job, right):
             return True
-        if within and self.reservation is None:
+        if right is Right.SHARE and self.reservation is None:
             self._keep_room(job)
         return False
 
-    def _promise(self, job: WaitingJob, placement: Placement, deadline: float) -> None:
-        """Promise a job its room by a deadline: what is free now others may use as far as enough leaves until then.
+    def _preempt(self, job: WaitingJob, right: Right) -> bool:
+        """Preempt the next one of the jobs after which a job fits; return whether there are such jobs.
 
-        Seven idle GPUs need not wait for an eighth; on the simulator's generated workloads 101 to 108 that hardly
-        matters: mean completion is 2.92 h instead of 2.93 h.
+        For any job those leave that have reached their limit or are idle; with a right to room, borrowers leave too.
+        If those that leave for anybody do not help, they stay, and a team that is beyond its share only with them has
+        to return what it borrows.
         """
-        self.promises[job.id] = placement
-        self.shares.add(job)
-        self._later.take(placement)
-        after = self._state.own.copy()
-        names = placement.keys()
-        for one in self._leaving:
-            if one.notice and one.notice.deadline <= deadline and not names.isdisjoint(one.placement):
-                after.give(one.placement)
-        for promised in self.promises.values():
-            if not names.isdisjoint(promised):
-                after.take(promised)
-        self.free, self.now, self._beside = (
-            room.within(after, placement) for room in (self.free, self.now, self._beside)
-        )
-        self._ranks.clear()
-
-    def _orders(self, job: WaitingJob, within: bool) -> Iterator[list[RunningJob]]:
-        """Yield the running jobs that may be preempted for a job, in two orders that are tried one after the other.
-
-        For any job those leave that have reached their limit or are idle. For a job within its share, borrowers of
-        other teams leave too, and for an overdue job borrowers of all teams that came later: two jobs can thus not
-        drive each other out in turns.
-
-        The second order is without the jobs that leave for anybody: if these do not help, they stay, and a team that is
-        beyond its share only with them has to return what it borrows, too.
-        """
-        staying, shares = [one for one in self._state.running.values() if one.notice is None], self.shares
-        anybody = for_anybody(staying, self._state.now)
-        if shares.alone or not (within or self._state.is_overdue(job)):
-            yield anybody
-            return
-
-        def may_leave(victim: RunningJob) -> bool:
-            return victim.team != job.team if within else victim.sequence > job.sequence
-
-        names = {victim.id for victim in anybody}
-        yield [*anybody, *borrowers([one for one in staying if one.id not in names], shares, may_leave)]
-        yield [*borrowers(staying, shares, lambda victim: victim.id not in names and may_leave(victim))]
-
-    def _preempt(self, job: WaitingJob, within: bool) -> bool:
-        """Preempt the next one of the jobs after which a job fits; return whether there are such jobs."""
-        orders, now = self._orders(job, within), self._state.now
+        now, staying = self._state.now, self._state.staying()
+        anybody = for_anybody(staying, now)
+        orders = [anybody]
+        if right < Right.NONE and not self.shares.alone:
+            names = {victim.id for victim in anybody}
+            others = [one for one in staying if one.id not in names]
+            before = self._before(job)
+            orders = [
+                [*anybody, *borrowers(others, self.shares, job, right, before)],
+                [one for one in borrowers(staying, self.shares, job, right, before) if one.id not in names],
+            ]
         victim = next((victim for order in orders for victim in fewest(order, job.request, self._later)), None)
         if victim is None:
             return False
-        why = reasons.why_preempted(victim, job, self.shares if within else None, now)
+        why = reasons.why_preempted(victim, job, self.shares if right <= Right.SENIOR else None, now)
         claimant = "" if is_overtime(victim, now) else job.id
         self._do(Preempt(victim.id, now + self._state.rules.grace_s, claimant, why))
         return True
 
     def _keep_room(self, job: WaitingJob) -> None:
-        """Keep room for the first job within its share that does not fit.
+        """Keep room for the first job within its share that does not fit, for which nobody leaves.
 
-        None is kept for borrowers: people ask for far longer limits than they need, so it would mostly idle. With such
-        room after a day, the mean completion of the simulator's generated workloads 101 to 108 is 2.92 h instead of
-        2.85 h, and large jobs wait as long; on its sample 1, with room for overdue jobs, it was 6.3 h instead of 4.5 h.
+        None is kept for borrowers: people ask for far longer limits than they need, so it would mostly idle.
         """
-        self.reservation = reserve(job, self._state, self.free)
+        self.reservation = reserve(job, self._state, self._free)
         if self.reservation:
             self._beside = self.now.within(self.reservation.beside)

@@ -89,6 +89,14 @@ class Shares:
         """Return whether a team would be within its share with a job more; only what the job requests counts."""
         return _within(self.held(job.team), job.request.sums, self.of(job.team))
 
+    def includes_after(self, job: WaitingJob, before: Iterable[WaitingJob | RunningJob]) -> bool:
+        """Return whether a job would be within its team's share if of its team only these jobs had something."""
+        return _within(self._sum(before), job.request.sums, self.of(job.team))
+
+    def _sum(self, jobs: Iterable[WaitingJob | RunningJob]) -> Amount:
+        amounts = [self.amount(job) for job in jobs]
+        return sum(gpus for gpus, _ in amounts), sum(cpus for _, cpus in amounts)
+
     def beyond(self, team: str) -> float:
         """Return what a team holds beyond its share, in GPUs per weight; a team of weight 0 comes last."""
         (gpus, cpus), (share_gpus, share_cpus) = self.held(team), self.of(team)
@@ -99,7 +107,9 @@ class Shares:
         weight = self._teams[team].weight
         return use / weight if weight > 0 else math.inf
 
-    def borrowed(self, team: str, jobs: Iterable[RunningJob]) -> set[str]:
+    def borrowed(
+        self, team: str, jobs: Iterable[RunningJob], before: Iterable[WaitingJob | RunningJob] = ()
+    ) -> set[str]:
         """Return the ids of a team's jobs that are beyond its share.
 
         These are the youngest, and before them those that hold more GPUs than they have requested: no other job of the
@@ -108,8 +118,9 @@ class Shares:
         Args:
             team: name of the team.
             jobs: its running jobs, without those that were preempted.
+            before: other jobs of the team that have their room in the share first.
         """
-        share, sums, found = self.of(team), (0.0, 0.0), set()
+        share, sums, found = self.of(team), self._sum(before), set()
         for job in sorted(jobs, key=lambda job: (self._is_excessive(job), job.started, job.sequence)):
             amount = self.amount(job)
             if not _within(sums, amount, share):
@@ -117,10 +128,10 @@ class Shares:
             sums = sums[0] + amount[0], sums[1] + amount[1]
         return found
 
-    def part(self, team: str, jobs: Sequence[RunningJob]) -> float:
+    def part(self, team: str, jobs: Iterable[WaitingJob | RunningJob]) -> float:
         """Return the part of its share that a team's jobs hold, of the resource where it is largest."""
-        held = map(sum, zip(*map(self.amount, jobs), strict=True))
-        parts = [have / most if most else math.inf for have, most in zip(held, self.of(team), strict=True) if have > 0]
+        held = zip(self._sum(jobs), self.of(team), strict=True)
+        parts = [have / most if most else math.inf for have, most in held if have > 0]
         return max(parts, default=0.0)
 
     def _is_excessive(self, job: RunningJob) -> bool:

@@ -12,6 +12,9 @@ from mlplatform.scheduling.resources import Node
 from mlplatform.scheduling.room import Room
 from mlplatform.scheduling.shares import Shares
 
+SENIOR_PART = 6
+"""Part of `overdue_s` after which a job precedes the later ones of its team: 12 h."""
+
 
 class State:
     """A view that changes with each action.
@@ -81,11 +84,28 @@ class State:
         """Return the jobs that will leave soon."""
         return [job for job in self.running.values() if self.is_leaving(job)]
 
+    def reserved(self, job: WaitingJob) -> Reserve | None:
+        """Return a job's reservation; None if it has none, or it did not start in time: the jobs there are stuck."""
+        kept = job.reserved
+        return kept if kept and self.now <= kept.deadline + self.rules.hold_back_s else None
+
+    def staying(self, team: str | None = None) -> list[RunningJob]:
+        """Return the jobs that were not preempted, of a team or of all."""
+        return [job for job in self.running.values() if job.notice is None and team in (None, job.team)]
+
     def leaving_for(self, job: WaitingJob, placement: Placement) -> list[RunningJob]:
         """Return the jobs that leave the room that a job is promised: those preempted for it, or else those there."""
         leaving = self.leaving()
         named = [one for one in leaving if one.notice and one.notice.claimant == job.id]
         return named or [one for one in leaving if one.placement.keys() & placement.keys()]
+
+    def latest_end(self, job: WaitingJob, placement: Placement) -> float:
+        """Return the time at which the last job is stopped that leaves the room that a job is promised."""
+        return max(one.notice.deadline for one in self.leaving_for(job, placement) if one.notice)
+
+    def is_senior(self, job: WaitingJob) -> bool:
+        """Return whether a job has waited for so long that later ones of its team leave the team's share to it."""
+        return job.since + self.rules.overdue_s / SENIOR_PART <= self.now
 
     def is_overdue(self, job: WaitingJob) -> bool:
         """Return whether a job has waited for so long that borrowers are preempted for it."""
