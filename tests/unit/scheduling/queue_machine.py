@@ -369,6 +369,7 @@ class Queue(RuleBasedStateMachine):
         Nobody is asked to leave for what only Ray counts as used, or to overtake an overdue job of the same team.
         """
         actions, after, last = self.planned
+        held = {**last.promises, **last.lagging}
         shares = Shares(after.teams, after.nodes)
         for say in actions:
             if isinstance(say, Explain) and say.job in last.promises:
@@ -376,20 +377,20 @@ class Queue(RuleBasedStateMachine):
                 assert say.latest_start <= after.now + RULES.grace_s + RULES.hold_back_s
         if not shares.alone:
             for job in after.waiting:
-                waits = job.id not in last.promises and job.yields_until <= after.now
-                if waits and is_uncapped(after, job) and is_within(after, last.promises, job):
-                    fits = own_room(after, last.promises).place(job.request)
-                    assert fits or not could_take_back(after, last.promises, shares, job), job
+                waits = job.id not in held and job.yields_until <= after.now
+                if waits and is_uncapped(after, job) and is_within(after, held, job):
+                    fits = own_room(after, held).place(job.request)
+                    assert fits or not could_take_back(after, held, shares, job), job
 
     @invariant()
     def room_is_kept_for_what_is_owed(self) -> None:
         """Some job within its share that does not fit has a hold, if one of them will fit at a known time."""
         _, after, last = self.planned
-        owed = [job for job in after.waiting if job.id not in last.promises and job.yields_until <= after.now]
-        owed = [job for job in owed if is_uncapped(after, job) and is_within(after, last.promises, job)]
-        owed = [job for job in owed if own_room(after, last.promises).place(job.request) is None]
+        held = {**last.promises, **last.lagging}
+        owed = [job for job in after.waiting if job.id not in held and job.yields_until <= after.now]
+        owed = [job for job in owed if is_uncapped(after, job) and is_within(after, held, job)]
         if last.reservation is None:
-            assert all(hold(after, last.promises, job) == math.inf for job in owed)
+            assert all(hold(after, held, job) == math.inf for job in owed)
 
     def _leave(self, job: RunningJob, again: bool) -> None:
         self.view = left(self.view, job.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 from mlplatform.scheduling import reasons
 from mlplatform.scheduling.backfill import Reservation, reserve
@@ -33,7 +33,7 @@ class Round:
     Attributes:
         actions: by which the state has been changed.
         promises: room of jobs that wait until others have left, or until Ray reports it as free.
-        lagging: ids of jobs for which enough is free by our own accounts, but not by Ray's.
+        lagging: room of jobs for which enough is free by our own accounts, but not by Ray's.
         reservation: room that is kept for a job within its share that fits nowhere; None if there is none.
         obstacles: by line, what keeps it waiting, and not all jobs of its team and shape.
         shares: what teams and persons hold, and are promised.
@@ -44,7 +44,7 @@ class Round:
         self.actions: list[Action] = []
         self.promises: dict[str, Placement] = {}
         self.reservation: Reservation | None = None
-        self.lagging: set[str] = set()
+        self.lagging: dict[str, Placement] = {}
         self.obstacles: dict[Hashable, Reason] = {}
         self.shares = state.shares.copy()
         self.now = state.own.within(state.ray)
@@ -150,7 +150,7 @@ class Round:
             self.obstacles[job.line] = obstacle
         elif (placement := self._place(job, self._beside if kept else self.now)) is not None:
             self._do(Start(job.id, self.shares.includes(job), placement))
-            self._take(job, placement)
+            self._take(job, placement, (self._free, self._later, self.now, self._beside))
             return True
         elif kept and self._place(job, self.now) is not None:
             self.obstacles[job.line] = reasons.reserved(kept.job)
@@ -184,10 +184,10 @@ class Round:
         self._state.apply(action)
         self.actions.append(action)
 
-    def _take(self, job: WaitingJob, placement: Placement) -> None:
-        """Count the room of a job that has been started or promised it."""
+    def _take(self, job: WaitingJob, placement: Placement, rooms: Iterable[Room]) -> None:
+        """Count what a job holds that has been started, is promised its room, or waits for Ray to report it as free."""
         self.shares.add(job)
-        for room in (self._free, self._later, self.now, self._beside):
+        for room in rooms:
             room.take(placement)
         self._ranks.clear()
 
@@ -200,21 +200,17 @@ class Round:
         reserved = self._state.reserved(job)
         placement = reserved.placement if reserved and self._later.holds(reserved.placement) else None
         if placement is None and (lags := self._free.place(job.request)) is not None:
-            self.lagging.add(job.id)
-            if right <= Right.SENIOR:
-                # Nobody leaves for the same room. But others may use what Ray has of it: a notebook that holds a CPU
-                # of each node may keep this job waiting for hours.
-                self.shares.add(job)
-                self._free.take(lags)
-                self._later.take(lags)
-                self._ranks.clear()
+            # Nobody leaves for the same room. But others may start in what Ray has of it: a notebook that holds a CPU of
+            # each node may keep this job waiting for hours.
+            self.lagging[job.id] = lags
+            self._take(job, lags, (self._free, self._later))
             return False
         placement = self._later.place(job.request) if placement is None else placement
         if placement is not None:
             if reserved is None or reserved.placement != placement:
                 self._do(Reserve(job.id, placement, self._state.latest_end(job, placement)))
             self.promises[job.id] = placement
-            self._take(job, placement)
+            self._take(job, placement, (self._free, self._later, self.now, self._beside))
             return True
         if self._preempt(job, right):
             return True
