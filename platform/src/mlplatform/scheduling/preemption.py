@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 
 from mlplatform.scheduling.queue import RunningJob, WaitingJob
@@ -52,7 +52,7 @@ def borrowers(
     shares: Shares,
     claimant: WaitingJob,
     right: Right,
-    before: Sequence[RunningJob | WaitingJob],
+    before: Mapping[str, Sequence[RunningJob | WaitingJob]],
 ) -> Iterator[RunningJob]:
     """Yield the jobs beyond the shares of their teams in the order in which they are preempted.
 
@@ -66,7 +66,7 @@ def borrowers(
         shares: of the teams.
         claimant: the waiting job.
         right: why they leave for it.
-        before: jobs of its team that precede it in the share.
+        before: jobs by team that have their room in the share first.
     """
     teams: dict[str, list[RunningJob]] = defaultdict(list)
     for job in staying:
@@ -74,10 +74,9 @@ def borrowers(
             right is Right.SENIOR and job.sequence > claimant.sequence
         ):
             teams[job.team].append(job)
-    ahead = {claimant.team: [*before, claimant]} if right is Right.SENIOR else {}
 
     def following(team: str) -> tuple[float, float, int, RunningJob] | None:
-        first = ahead.get(team, [])
+        first = before.get(team, ())
         beyond = shares.borrowed(team, teams[team], first)
         able = [job for job in teams[team] if job.id in beyond and not job.stays]
         if right is Right.OVERDUE:  # two jobs can thus not drive each other out in turns

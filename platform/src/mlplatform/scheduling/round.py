@@ -128,10 +128,16 @@ class Round:
         return Right.OVERDUE if self._state.is_overdue(job) else Right.NONE
 
     def _before(self, job: WaitingJob) -> list[RunningJob | WaitingJob]:
-        """Return the jobs of a team that hold or are promised room, and do not leave for one of the waiting jobs."""
+        """Return the jobs of a team that precede one of its waiting jobs in the share."""
         running = [one for one in self._state.staying(job.team) if one.sequence < job.sequence]
-        promised = [one for one in map(self._state.waiting.__getitem__, self.promises) if one.team == job.team]
-        return [*running, *promised]
+        return [*running, *self._promised().get(job.team, ())]
+
+    def _promised(self) -> dict[str, list[RunningJob | WaitingJob]]:
+        """Return the jobs that are promised room by team; others of their teams are beyond the share before these."""
+        promised: dict[str, list[RunningJob | WaitingJob]] = defaultdict(list)
+        for name in self.promises:
+            promised[self._state.waiting[name].team].append(self._state.waiting[name])
+        return promised
 
     # --- one job ---
 
@@ -231,10 +237,12 @@ class Round:
         if right < Right.NONE and not self.shares.alone:
             names = {victim.id for victim in anybody}
             others = [one for one in staying if one.id not in names]
-            before = self._before(job)
+            first = self._promised()
+            if right is Right.SENIOR:
+                first[job.team] = [*self._before(job), job]
             orders = [
-                [*anybody, *borrowers(others, self.shares, job, right, before)],
-                [one for one in borrowers(staying, self.shares, job, right, before) if one.id not in names],
+                [*anybody, *borrowers(others, self.shares, job, right, first)],
+                [one for one in borrowers(staying, self.shares, job, right, first) if one.id not in names],
             ]
         victim = next((victim for order in orders for victim in fewest(order, job.request, self._later)), None)
         if victim is None:
