@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable
 from mlplatform.scheduling import reasons
 from mlplatform.scheduling.backfill import Reservation, reserve
 from mlplatform.scheduling.preemption import Right, borrowers, fewest, for_anybody, is_overtime
-from mlplatform.scheduling.queue import Action, Placement, Preempt, Reason, Reserve, RunningJob, Start, WaitingJob
+from mlplatform.scheduling.queue import Action, JobClass, Placement, Preempt, Reason, Reserve, RunningJob, Start, WaitingJob
 from mlplatform.scheduling.room import Room
 from mlplatform.scheduling.state import State
 
@@ -56,12 +56,12 @@ class Round:
         self._blocked: set[Hashable] = set()
         self._ranks: dict[Hashable, Rank] = {}
         self._lines = [line for line in state.lines.values() if line]
-        # The most work that a job of a more urgent class of a team asks for, because no later class precedes it.
+        # The largest cost of a more urgent class of each team, since no job precedes one of a more urgent class.
         self._most: dict[tuple[str, int], float] = defaultdict(float)
         for line in self._lines:
-            job = line[0]
-            for order in range(job.job_class.order + 1, 3):
-                self._most[job.team, order] = max(self._most[job.team, order], job.work)
+            job, cost = line[0], self._cost(line[0])
+            for order in range(job.job_class.order + 1, len(JobClass)):
+                self._most[job.team, order] = max(self._most[job.team, order], cost)
         self._run()
 
     def _run(self) -> None:
@@ -92,19 +92,17 @@ class Round:
 
         FIGURES
         """
-        right, reserved = self._right(job), self._state.reserved(job)
+        right, reserved, cost = self._right(job), self._state.reserved(job), self._cost(job)
         # Jobs take the room that has been left for others, so they start in the order in which it was promised.
         promised = reserved.deadline if reserved else math.inf
-        key = right, job.team, job.request.sums, job.limit_s, job.job_class, promised
+        key = right, job.team, job.request.sums, job.job_class, promised, cost
         if key not in self._ranks:
-            self._ranks[key] = self._rank_of_team(job, right, promised)
+            self._ranks[key] = self._rank_of_team(job, right, promised, cost)
         if right in (Right.SENIOR, Right.OVERDUE) or reserved or self._state.is_overdue(job):
             return *self._ranks[key], 0.0, job.sequence
-        used = self._state.view.usage.persons.get(job.person, 0.0)
-        work = 0.0 if self.shares.alone else job.work * (USE_SCALE + used)
-        return *self._ranks[key], 1.0, job.job_class.order, work, used, job.sequence
+        return *self._ranks[key], 1.0, job.job_class.order, cost, self._used(job), job.sequence
 
-    def _rank_of_team(self, job: WaitingJob, right: Right, promised: float) -> Rank:
+    def _rank_of_team(self, job: WaitingJob, right: Right, promised: float, cost: float) -> Rank:
         """Return the first part of a rank, which orders the jobs of different teams."""
         team, waiting = job.team, self._state.waiting
         first = next(one.sequence for one in self._state.arrivals[team] if one.id in waiting)
@@ -115,8 +113,15 @@ class Round:
         if right is Right.YIELDS:
             return right, 0.0, 0.0, 0.0, first
         borrowed = self.shares.per_weight(team, self._state.view.usage.borrowed.get(team, 0.0))
-        work = max(job.work, self._most[team, job.job_class.order])
-        return right, work * (USE_SCALE + borrowed), borrowed, self.shares.beyond(team), first
+        cost = max(cost, self._most[team, job.job_class.order])
+        return right, cost * (1 + borrowed / USE_SCALE), borrowed, self.shares.beyond(team), first
+
+    def _used(self, job: WaitingJob) -> float:
+        return self._state.view.usage.persons.get(job.person, 0.0)
+
+    def _cost(self, job: WaitingJob) -> float:
+        """Return a job's work, which counts for more the more its person has used lately; 0 where one team is alone."""
+        return 0.0 if self.shares.alone else job.work * (1 + self._used(job) / USE_SCALE)
 
     def _right(self, job: WaitingJob) -> Right:
         if job.yields_until > self._state.now:
