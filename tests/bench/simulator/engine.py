@@ -23,6 +23,7 @@ from mlplatform.scheduling.queue import (
     WaitingJob,
 )
 from mlplatform.scheduling.resources import Node
+from mlplatform.scheduling.state import SENIOR_PART
 
 UNSAVED = 0.2
 """Share of notices after which a job has no new checkpoint: a script that does not react, or is in its first epoch."""
@@ -234,7 +235,8 @@ class Simulation:
 
     def _enqueue(self, state: _State) -> None:
         job = state.job
-        self._at(self._now + self._rules.overdue_s, self._look, job.id)
+        for part in (1, SENIOR_PART):
+            self._at(self._now + self._rules.overdue_s / part, self._look, job.id)
         self._waiting[job.id] = job.waiting(self._sequence[job.id], state.queued_since)
 
     def _stop(self, job_id: str) -> RunningJob:

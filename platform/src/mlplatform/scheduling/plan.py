@@ -2,8 +2,9 @@
 
 The contract: what runs within its team's share, no other team takes back. What is free anybody may borrow; a borrower
 that is preempted gets time to save its state, and keeps its place. Borrowers leave for jobs within their teams' shares,
-and for overdue jobs that came before them. Within a team, overdue jobs are first, then the class decides, then who has
-used less lately, then the arrival. No job waits indefinitely for others than those within their shares.
+and for overdue jobs that came before them. Within a team, jobs that have waited for long are first, and later ones
+leave the share to them; then the class decides, then the work that a job asks for, with regard to what its person has
+used lately, then the arrival. No job waits indefinitely for others than those within their shares.
 
 The planner is a pure function of the view. It decides on one action at a time, each for the state that the last one
 leads to: executing only the first actions of a plan and planning again therefore leads to the same end, and a plan for
@@ -79,8 +80,8 @@ def _explain(jobs: Iterable[WaitingJob], state: State, last: Round) -> Iterator[
 
 def _explain_promise(job: WaitingJob, state: State, last: Round) -> Explain:
     leaving = state.leaving_for(job, last.promises[job.id])
-    latest = max((one.notice.deadline for one in leaving if one.notice), default=state.now)
-    return Explain(job.id, (reasons.waits_for(leaving),), latest + state.rules.hold_back_s)
+    latest = state.latest_end(job, last.promises[job.id]) + state.rules.hold_back_s
+    return Explain(job.id, (reasons.waits_for(leaving),), latest)
 
 
 def _lacks(job: WaitingJob, state: State, last: Round) -> tuple[Reason, ...]:

