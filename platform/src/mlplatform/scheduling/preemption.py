@@ -13,7 +13,7 @@ from mlplatform.scheduling.shares import Shares
 
 
 class Right(IntEnum):
-    """What a waiting job has a right to; jobs with more of it are first."""
+    """Right of a waiting job to room that others hold; jobs with more of it are first."""
 
     SHARE = 0
     """It is within its team's share: borrowers of other teams leave for it."""

@@ -114,7 +114,7 @@ class Round:
             self._ranks[key] = self._rank_of_team(job, right, promised, cost)
         if right in (Right.SENIOR, Right.OVERDUE) or reserved or self._state.is_overdue(job):
             return *self._ranks[key], 0.0, job.sequence
-        return *self._ranks[key], 1.0, job.job_class.order, cost, self._used(job), job.sequence
+        return *self._ranks[key], 1.0, job.job_class.order, cost, self._state.used(job), job.sequence
 
     def _rank_of_team(self, job: WaitingJob, right: Right, promised: float, cost: float) -> Rank:
         """Return the first part of a rank, which orders the jobs of different teams."""
@@ -130,12 +130,9 @@ class Round:
         cost = max(cost, self._most[team, job.job_class.order])
         return right, cost * (1 + borrowed / USE_SCALE), borrowed, self.shares.beyond(team), first
 
-    def _used(self, job: WaitingJob) -> float:
-        return self._state.view.usage.persons.get(job.person, 0.0)
-
     def _cost(self, job: WaitingJob) -> float:
         """Return a job's work, which counts for more the more its person has used lately; 0 where one team is alone."""
-        return 0.0 if self.shares.alone else job.work * (1 + self._used(job) / USE_SCALE)
+        return 0.0 if self.shares.alone else job.work * (1 + self._state.used(job) / USE_SCALE)
 
     def _right(self, job: WaitingJob) -> Right:
         if job.yields_until > self._state.now:

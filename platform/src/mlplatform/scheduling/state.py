@@ -109,6 +109,10 @@ class State:
         """Return the time at which the last job is stopped that leaves the room that a job is promised; now if none."""
         return max((one.notice.deadline for one in self.leaving_for(job, placement) if one.notice), default=self.now)
 
+    def used(self, job: WaitingJob) -> float:
+        """Return what a job's person has used lately, in GPU-seconds."""
+        return self.view.usage.persons.get(job.person, 0.0)
+
     def is_senior(self, job: WaitingJob) -> bool:
         """Return whether a job has waited for so long that later ones of its team leave the team's share to it."""
         return job.since + self.rules.overdue_s / SENIOR_PART <= self.now
