@@ -65,7 +65,7 @@ class Round:
         for job in state.leaving():
             self._later.give(job.placement)
         self._blocked: set[Hashable] = set()
-        self._ranks: dict[Hashable, Rank] = {}
+        self._teams: dict[str, tuple[float, float, int]] = {}
         self._lines = [line for line in state.lines.values() if line]
         # The largest cost of a more urgent class of each team, since no job precedes one of a more urgent class.
         self._most: dict[tuple[str, int], float] = defaultdict(float)
@@ -109,30 +109,33 @@ class Round:
         right, reserved, cost = self._right(job), self._state.reserved(job), self._cost(job)
         # Jobs take the room that has been left for others, so they start in the order in which it was promised.
         promised = reserved.deadline if reserved else math.inf
-        key = right, job.team, job.request.sums, job.job_class, promised, cost
-        if key not in self._ranks:
-            self._ranks[key] = self._rank_of_team(job, right, promised, cost)
-        if right in (Right.SENIOR, Right.OVERDUE) or reserved or self._state.is_overdue(job):
-            return *self._ranks[key], 0.0, job.sequence
-        return *self._ranks[key], 1.0, job.job_class.order, cost, self._state.used(job), job.sequence
-
-    def _rank_of_team(self, job: WaitingJob, right: Right, promised: float, cost: float) -> Rank:
-        """Return the first part of a rank, which orders the jobs of different teams."""
-        team, waiting = job.team, self._state.waiting
-        first = next(one.sequence for one in self._state.arrivals[team] if one.id in waiting)
+        if job.team not in self._teams:
+            self._teams[job.team] = self._rank_of_team(job.team)
+        borrowed, beyond, first = self._teams[job.team]
+        rank: Rank = right, promised, 0.0, 0.0, first
         if right <= Right.SENIOR:
-            return Right.SHARE, promised, 0.0, 0.0, first
-        if right is Right.OVERDUE:
-            return right, promised, 0.0, 0.0, 0.0
-        if right is Right.YIELDS:
-            return right, 0.0, 0.0, 0.0, first
+            rank = Right.SHARE, promised, 0.0, 0.0, first
+        elif right is Right.OVERDUE:
+            rank = right, promised, 0.0, 0.0, 0.0
+        elif right is Right.NONE:
+            most = max(cost, self._most[job.team, job.job_class.order])
+            rank = right, most * (1 + borrowed / USE_SCALE), borrowed, beyond, first
+        if right in (Right.SENIOR, Right.OVERDUE) or reserved or self._state.is_overdue(job):
+            return *rank, 0.0, job.sequence
+        return *rank, 1.0, job.job_class.order, cost, self._state.used(job), job.sequence
+
+    def _rank_of_team(self, team: str) -> tuple[float, float, int]:
+        """Return what a team has borrowed lately and borrows now, per weight, and the arrival of its first job."""
+        first = next(one.sequence for one in self._state.arrivals[team] if one.id in self._state.waiting)
         borrowed = self.shares.per_weight(team, self._state.view.usage.borrowed.get(team, 0.0))
-        cost = max(cost, self._most[team, job.job_class.order])
-        return right, cost * (1 + borrowed / USE_SCALE), borrowed, self.shares.beyond(team), first
+        return borrowed, self.shares.beyond(team), first
 
     def _cost(self, job: WaitingJob) -> float:
         """Return a job's work, which counts for more the more its person has used lately; 0 where one team is alone."""
-        return 0.0 if self.shares.alone else job.work * (1 + self._state.used(job) / USE_SCALE)
+        costs = self._state.costs
+        if job.line not in costs:
+            costs[job.line] = 0.0 if self.shares.alone else job.work * (1 + self._state.used(job) / USE_SCALE)
+        return costs[job.line]
 
     def _right(self, job: WaitingJob) -> Right:
         if job.yields_until > self._state.now:
@@ -211,7 +214,7 @@ class Round:
         self.shares.add(job)
         for room in rooms:
             room.take(placement)
-        self._ranks.clear()
+        self._teams.pop(job.team, None)
 
     # --- room that others hold ---
 

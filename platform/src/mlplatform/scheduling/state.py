@@ -29,6 +29,7 @@ class State:
         waiting: waiting jobs by id, in the order of arrival.
         arrivals: the same for each team, with those that have been started since.
         lines: the waiting jobs, those together that the planner treats alike but for their arrival.
+        costs: what orders the jobs of a line, once a round has computed it.
         empty: what the living nodes have.
         own: what the running jobs leave free of that.
         ray: what Ray reports as free, less what has been started since.
@@ -50,6 +51,7 @@ class State:
         for job in self.waiting.values():
             self.arrivals[job.team].append(job)
             self.lines[job.line].append(job)
+        self.costs: dict[Hashable, float] = {}
         self.running: dict[str, RunningJob] = {}
         self.empty = Room(view.nodes, {node.name: node.total for node in view.nodes if node.alive})
         self.own = self.empty.copy()
