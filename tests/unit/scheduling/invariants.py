@@ -60,7 +60,7 @@ def is_within(view: View, promises: Mapping[str, Placement], job: WaitingJob) ->
 
 def is_senior(view: View, job: WaitingJob) -> bool:
     """Return whether a job has waited for long, and would be within its share if later jobs of its team left."""
-    before = [one for one in view.running if one.team == job.team and one.sequence < job.sequence and not one.notice]
+    before = [one for one in view.running if one.team == job.team and one.sequence < job.sequence]
     return State(view).is_senior(job) and Shares(view.teams, view.nodes).includes_after(job, before)
 
 

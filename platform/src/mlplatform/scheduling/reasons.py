@@ -67,10 +67,10 @@ def yields(job: WaitingJob) -> Reason:
 
 def waits_for(victims: Sequence[RunningJob]) -> Reason:
     """Return which jobs leave; none if they have left, but Ray still counts their resources as used."""
-    at_limit = all(victim.notice is not None and not victim.notice.claimant for victim in victims)
-    rule = Rule.LIMIT if victims and at_limit else Rule.CLAIM
     if not victims:
-        return Reason(rule, "The jobs that were preempted for the job have left; Ray does not list them as gone yet.")
+        return Reason(Rule.RAY, "The jobs that held the job's room have left; Ray does not list them as gone yet.")
+    at_limit = all(victim.notice is not None and not victim.notice.claimant for victim in victims)
+    rule = Rule.LIMIT if at_limit else Rule.CLAIM
     names = ", ".join(f"{job.id} ({job.person})" for job in sorted(victims, key=lambda job: job.sequence))
     return Reason(rule, f"The job waits for {names} to leave.")
 

@@ -5,31 +5,31 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
+from itertools import count
 
 from mlplatform.scheduling import reasons
 from mlplatform.scheduling.backfill import Reservation, reserve
 from mlplatform.scheduling.preemption import Right, borrowers, fewest, for_anybody, is_overtime
 from mlplatform.scheduling.queue import (
     Action,
-    JobClass,
     Placement,
     Preempt,
     Reason,
     Reserve,
+    Rule,
     RunningJob,
     Start,
     WaitingJob,
 )
 from mlplatform.scheduling.room import Room
-from mlplatform.scheduling.state import State
+from mlplatform.scheduling.state import USE_SCALE, Age, Group, Line, State
 
 Rank = tuple[float, ...]
 """Position in the order, smaller is earlier; the first number is a `Right`, the last that of the arrival."""
 
-USE_SCALE = 400 * 3600.0
-"""GPU-seconds of past use that double a job's cost: eight GPUs for two days, the half-life. With a quarter of that, the
-mean completion of the workloads that `rank` names was 0.955 of the best other policy's, with 1000 GPU-hours 0.939."""
+_Entry = tuple[Rank, int, Group, Line, int, bool]
+"""Rank of a job, a number, its group and line, its position in the line, and whether the next line comes after it."""
 
 
 class Round:
@@ -38,8 +38,8 @@ class Round:
     What each job is promised is not kept, but derived in each round. Jobs within their teams' shares are first, so no
     other job is promised what these need.
 
-    Only the first job of a line is considered, and once it does not fit, no other job of its team and shape is. The
-    time of a plan therefore grows with what starts, and hardly with what waits.
+    Only the first line of a group is considered, and once its first job does not fit, no other is. The time of a plan
+    therefore grows with what starts, and hardly with what waits.
 
     Attributes:
         actions: by which the state has been changed.
@@ -56,45 +56,57 @@ class Round:
         self.promises: dict[str, Placement] = {}
         self.reservation: Reservation | None = None
         self.lagging: dict[str, Placement] = {}
-        self.obstacles: dict[Hashable, Reason] = {}
+        self.obstacles: dict[Line, Reason] = {}
         self.shares = state.shares.copy()
         self.now = state.own.within(state.ray)
         self._state = state
-        # What is free by our own accounts, what will be once all have left that do, and what is beside the reservation.
+        # What is free by our own accounts, what will be once all have left that do, what is beside the reservation, and
+        # what is certain: Ray reports it as free, or jobs leave it.
         self._free, self._later, self._beside = state.own.copy(), state.own.copy(), self.now.copy()
+        self._certain = self.now.copy()
         for job in state.leaving():
             self._later.give(job.placement)
-        self._blocked: set[Hashable] = set()
+            self._certain.give(job.placement)
+        self._blocked: dict[tuple[str, Hashable], set[Right]] = {}
+        self._capped: list[WaitingJob] = []
         self._teams: dict[str, tuple[float, float, int]] = {}
-        self._lines = [line for line in state.lines.values() if line]
-        # The largest cost of a more urgent class of each team, since no job precedes one of a more urgent class.
-        self._most: dict[tuple[str, int], float] = defaultdict(float)
-        for line in self._lines:
-            job, cost = line[0], self._cost(line[0])
-            for order in range(job.job_class.order + 1, len(JobClass)):
-                self._most[job.team, order] = max(self._most[job.team, order], cost)
         self._run()
 
     def _run(self) -> None:
-        ranked = [(self.rank(line[0]), number, 0) for number, line in enumerate(self._lines)]
-        heapq.heapify(ranked)
-        while ranked:
-            rank, number, position = heapq.heappop(ranked)
-            line = self._lines[number]
-            job = line[position]
-            if (current := self.rank(job)) > rank:
+        state, heap, number = self._state, list[_Entry](), count()
+        following = {group: iter(lines) for group, lines in state.groups.items()}
+
+        def push(group: Group, line: Line | None, position: int, is_first: bool = False) -> None:
+            if line and position < len(state.lines[line]):
+                job = state.lines[line][position]
+                heapq.heappush(heap, (self.rank(job, group[2]), next(number), group, line, position, is_first))
+
+        for group, lines in following.items():
+            push(group, next(lines, None), 0, True)
+        while heap:
+            rank, _, group, line, position, is_first = heapq.heappop(heap)
+            job = state.lines[line][position]
+            right = self._right(job, group[2])
+            if group[2] is Age.SENIOR and right is not Right.SENIOR:
+                continue  # those behind it have come later
+            if self.rank(job, group[2]) > rank:
                 # Its team or person has got something since, and nothing moves anybody forward.
-                heapq.heappush(ranked, (current, number, position))
-            elif self._serve(job):
-                position += job.id in self.promises  # a job that has been started has left the line
-                if position < len(line):
-                    heapq.heappush(ranked, (self.rank(line[position]), number, position))
-            if self.actions and (self.promises or self._blocked or not isinstance(self.actions[-1], Start)):
+                push(group, line, position, is_first)
+                continue
+            known = self._blocked.get(group[:2], ())
+            is_blocked = right in known or (right is Right.NONE and known)
+            if is_first and not (is_blocked and right is not Right.SENIOR):
+                push(group, next(following[group], None), 0, True)
+            if not is_blocked and job.id not in self.lagging and self._serve(job, right):
+                push(group, line, position + (job.id in self.promises))  # a started job has left the line
+            last = self.actions[-1] if self.actions else None
+            # A team's less urgent jobs may move forward once the last urgent one has started.
+            if last and (self.promises or self._blocked or not isinstance(last, Start) or not state.lines[line]):
                 return
 
     # --- the order ---
 
-    def rank(self, job: WaitingJob) -> Rank:
+    def rank(self, job: WaitingJob, kind: Hashable = None) -> Rank:
         """Return a job's rank: first are jobs with a right to room, then the others, those that yield last.
 
         Within a team, jobs that have waited for long are first, then the class decides, then the cost: the work that a
@@ -106,7 +118,7 @@ class Round:
         borrowed 1.06, with the cost within teams only 1.00. Use and what was borrowed gain nothing there (0.945
         without): they divide the cluster between persons, and by the teams' weights.
         """
-        right, reserved, cost = self._right(job), self._state.reserved(job), self._cost(job)
+        right, reserved = self._right(job, kind), self._state.reserved(job)
         # Jobs take the room that has been left for others, so they start in the order in which it was promised.
         promised = reserved.deadline if reserved else math.inf
         if job.team not in self._teams:
@@ -118,11 +130,9 @@ class Round:
         elif right is Right.OVERDUE:
             rank = right, promised, 0.0, 0.0, 0.0
         elif right is Right.NONE:
-            most = max(cost, self._most[job.team, job.job_class.order])
-            rank = right, most * (1 + borrowed / USE_SCALE), borrowed, beyond, first
-        if right in (Right.SENIOR, Right.OVERDUE) or reserved or self._state.is_overdue(job):
-            return *rank, 0.0, job.sequence
-        return *rank, 1.0, job.job_class.order, cost, self._state.used(job), job.sequence
+            rank = right, self._state.most(job) * (1 + borrowed / USE_SCALE), borrowed, beyond, first
+        is_old = right in (Right.SENIOR, Right.OVERDUE) or reserved is not None or self._state.is_overdue(job)
+        return *rank, *self._state.order(job, is_old)
 
     def _rank_of_team(self, team: str) -> tuple[float, float, int]:
         """Return what a team has borrowed lately and borrows now, per weight, and the arrival of its first job."""
@@ -130,25 +140,20 @@ class Round:
         borrowed = self.shares.per_weight(team, self._state.view.usage.borrowed.get(team, 0.0))
         return borrowed, self.shares.beyond(team), first
 
-    def _cost(self, job: WaitingJob) -> float:
-        """Return a job's work, which counts for more the more its person has used lately; 0 where one team is alone."""
-        costs = self._state.costs
-        if job.line not in costs:
-            costs[job.line] = 0.0 if self.shares.alone else job.work * (1 + self._state.used(job) / USE_SCALE)
-        return costs[job.line]
-
-    def _right(self, job: WaitingJob) -> Right:
+    def _right(self, job: WaitingJob, kind: Hashable = None) -> Right:
+        """Return a job's right; a senior job has that of its kind."""
         if job.yields_until > self._state.now:
             return Right.YIELDS
+        if kind is not Age.NEW and not self.shares.alone and self._state.is_senior(job):
+            if self.shares.includes_after(job, self._before(job)):
+                return Right.SENIOR
         if self.shares.includes(job):
             return Right.SHARE
-        if self._state.is_senior(job) and self.shares.includes_after(job, self._before(job)):
-            return Right.SENIOR
         return Right.OVERDUE if self._state.is_overdue(job) else Right.NONE
 
     def _before(self, job: WaitingJob) -> list[RunningJob | WaitingJob]:
         """Return the jobs of a team that precede one of its waiting jobs in the share."""
-        running = [one for one in self._state.staying(job.team) if one.sequence < job.sequence]
+        running = [one for one in self._state.teams[job.team] if one.sequence < job.sequence]
         return [*running, *self._promised().get(job.team, ())]
 
     def _promised(self) -> dict[str, list[RunningJob | WaitingJob]]:
@@ -160,32 +165,39 @@ class Round:
 
     # --- one job ---
 
-    def _serve(self, job: WaitingJob) -> bool:
+    def _serve(self, job: WaitingJob, right: Right) -> bool:
         """Start a job, or promise it room, and return whether the next one of its line is considered.
 
         It is not if a cap or a reservation keeps the job waiting, or if nobody leaves for it. Room only shrinks during
         a round, so once a job does not fit, the others of its team and shape do not either.
         """
-        right = self._right(job)
-        group = job.team, job.request.shape, right
-        if group in self._blocked:
-            return False
-        kept = self._kept_from(job, right)
+        line, kept = self._state.line(job), self._kept_from(job, right)
         if obstacle := self.shares.cap(job):
-            self.obstacles[job.line] = obstacle
+            self.obstacles[line] = self._capped_by(job, obstacle)
         elif (placement := self._place(job, self._beside if kept else self.now)) is not None:
             self._do(Start(job.id, self.shares.includes(job), placement))
-            self._take(job, placement, (self._free, self._later, self.now, self._beside))
+            self._take(job, placement)
             return True
         elif kept and self._place(job, self.now) is not None:
-            self.obstacles[job.line] = reasons.reserved(kept.job)
+            self.obstacles[line] = reasons.reserved(kept.job)
         elif right is Right.YIELDS:
-            self.obstacles[job.line] = reasons.yields(job)
+            self.obstacles[line] = reasons.yields(job)
         elif self._make_room(job, right):
             return True
         else:
-            self._blocked.add(group)
+            self._blocked.setdefault((job.team, job.request.shape), set()).add(right)
         return False
+
+    def _capped_by(self, job: WaitingJob, cap: Reason) -> Reason:
+        """Return what keeps a job waiting that a cap does; later jobs leave an overdue one the room beneath the cap."""
+        rule = cap.rule
+        for other in self._capped:
+            if other.team == job.team and (rule is Rule.CAP_TEAM or other.person == job.person):
+                return reasons.reserved(other)
+        if rule is not Rule.GROUP and self._state.is_overdue(job) and self._state.could_run(job):
+            self.shares.add(job, (job.team,) if rule is Rule.CAP_TEAM else (job.team, job.person))
+            self._capped.append(job)
+        return cap
 
     def _place(self, job: WaitingJob, room: Room) -> Placement | None:
         """Return where a job fits in a room: where others left for it, or else anywhere."""
@@ -209,10 +221,11 @@ class Round:
         self._state.apply(action)
         self.actions.append(action)
 
-    def _take(self, job: WaitingJob, placement: Placement, rooms: Iterable[Room]) -> None:
+    def _take(self, job: WaitingJob, placement: Placement, lags: bool = False) -> None:
         """Count what a job holds that has been started, is promised its room, or waits for Ray to report it as free."""
         self.shares.add(job)
-        for room in rooms:
+        rooms = self._free, self._later, self.now, self._beside, self._certain
+        for room in rooms[:2] if lags else rooms:
             room.take(placement)
         self._teams.pop(job.team, None)
 
@@ -223,31 +236,36 @@ class Round:
 
         Others do not use what is promised meanwhile. If they might where enough leaves in time, the mean completion was
         the same, and on three of six workloads more than 1 % of the waits within a share exceeded the grace.
+
+        Nobody leaves for room that only Ray counts as used, and with a right to it nobody else gets it, so that small
+        jobs do not take a node again whose last job has just ended. If Ray still counts it after `hold_back_s`, a
+        program outside of jobs holds it: then others leave elsewhere, and jobs that fit beside the program start.
         """
         if self._state.empty.place(job.request) is None:
             return False
-        reserved = self._state.reserved(job)
-        placement = reserved.placement if reserved and self._later.holds(reserved.placement) else None
-        if placement is None and (lags := self._free.place(job.request)) is not None:
-            # Nobody leaves for the same room. But others may start in what Ray has of it: a notebook that holds a CPU
-            # of each node may keep this job waiting for hours.
-            self.lagging[job.id] = lags
-            self._take(job, lags, (self._free, self._later))
-            return False
-        placement = self._later.place(job.request) if placement is None else placement
+        reserved, later = self._state.reserved(job), self._later
+        placement = reserved.placement if reserved and later.holds(reserved.placement) else None
+        lags = None if placement else self._free.place(job.request)
+        if lags is not None and right < Right.NONE:
+            placement, later = None if self._state.lags(job) else lags, self._certain
+        if placement is None and (lags is None or right < Right.NONE):
+            placement = later.place(job.request)
         if placement is not None:
             if reserved is None or reserved.placement != placement:
                 self._do(Reserve(job.id, placement, self._state.latest_end(job, placement)))
             self.promises[job.id] = placement
-            self._take(job, placement, (self._free, self._later, self.now, self._beside))
+            self._take(job, placement)
             return True
-        if self._preempt(job, right):
+        if (lags is None or right < Right.NONE) and self._preempt(job, right, later):
             return True
-        if right is Right.SHARE and self.reservation is None:
-            self._keep_room(job)
+        if self.reservation is None and self.shares.includes(job) and right < Right.NONE:
+            self._keep_room(job, self._free if lags is None else self.now)
+        if lags is not None:
+            self.lagging[job.id] = lags
+            self._take(job, lags, lags=True)
         return False
 
-    def _preempt(self, job: WaitingJob, right: Right) -> bool:
+    def _preempt(self, job: WaitingJob, right: Right, later: Room) -> bool:
         """Preempt the next one of the jobs after which a job fits; return whether there are such jobs.
 
         For any job those leave that have reached their limit or are idle; with a right to room, borrowers leave too.
@@ -263,11 +281,11 @@ class Round:
             first = self._promised()
             if right is Right.SENIOR:
                 first[job.team] = [*self._before(job), job]
-            orders = [
-                [*anybody, *borrowers(others, self.shares, job, right, first)],
-                [one for one in borrowers(staying, self.shares, job, right, first) if one.id not in names],
-            ]
-        victim = next((victim for order in orders for victim in fewest(order, job.request, self._later)), None)
+            orders = [[*anybody, *borrowers(others, self.shares, job, right, first)]]
+            if anybody:
+                alone = borrowers(staying, self.shares, job, right, first)
+                orders.append([one for one in alone if one.id not in names])
+        victim = next((victim for order in orders for victim in fewest(order, job.request, later)), None)
         if victim is None:
             return False
         why = reasons.why_preempted(victim, job, self.shares if right <= Right.SENIOR else None, now)
@@ -275,13 +293,13 @@ class Round:
         self._do(Preempt(victim.id, now + self._state.rules.grace_s, claimant, why))
         return True
 
-    def _keep_room(self, job: WaitingJob) -> None:
+    def _keep_room(self, job: WaitingJob, free: Room) -> None:
         """Keep room for the first job within its share that does not fit, for which nobody leaves.
 
         None is kept for borrowers: people ask for far longer limits than they need, so it would mostly idle. Where
         teams lend, jobs within shares have what they need anyhow: without this room, all figures of eight workloads
         were the same. It is for clusters of one team, where nobody leaves for a large job.
         """
-        self.reservation = reserve(job, self._state, self._free)
+        self.reservation = reserve(job, self._state, free)
         if self.reservation:
             self._beside = self.now.within(self.reservation.beside)

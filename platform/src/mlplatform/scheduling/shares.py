@@ -70,13 +70,13 @@ class Shares:
             self._amounts[job.id] = total(job.placement, self.alive)
         return self._amounts[job.id]
 
-    def add(self, job: WaitingJob | RunningJob) -> None:
-        """Count what a job holds that runs, or waits and is promised its room."""
+    def add(self, job: WaitingJob | RunningJob, only: tuple[str, ...] = ()) -> None:
+        """Count what a job holds that runs, or waits and is promised its room; for its team or its person only."""
         gpus, cpus = self.amount(job)
         keys: list[tuple[str, ...]] = [(job.team,), (job.team, job.person)]
         if job.group:
             keys.append(("group", job.team, job.person, job.group))
-        for key in keys:
+        for key in [only] if only else keys:
             held = self._held[key]
             self._held[key] = Held(held.gpus + gpus, held.cpus + cpus, held.jobs + 1)
 

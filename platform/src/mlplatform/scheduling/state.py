@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
+from enum import IntEnum
 from operator import attrgetter
 
-from mlplatform.scheduling.queue import Action, Notice, Placement, Preempt, Reserve, RunningJob, Start, View, WaitingJob
+from mlplatform.scheduling.queue import (
+    Action,
+    JobClass,
+    Notice,
+    Placement,
+    Preempt,
+    Reserve,
+    RunningJob,
+    Start,
+    View,
+    WaitingJob,
+)
 from mlplatform.scheduling.resources import Node
 from mlplatform.scheduling.room import Room
 from mlplatform.scheduling.shares import Shares
@@ -21,6 +33,32 @@ jobs were overdue after 12 h altogether, it was 7.88 h on Philly's sample 2, ins
 instead of 1.00; if they never were, large jobs waited for 438 h on sample 1 instead of 250 h.
 """
 
+USE_SCALE = 400 * 3600.0
+"""GPU-seconds of past use that double a job's cost: eight GPUs for two days, the half-life. With a quarter of that, the
+mean completion of the workloads that `rank` names was 0.955 of the best other policy's, with 1000 GPU-hours 0.939."""
+
+LAGS = 10
+"""Times `hold_back_s` after which Ray may lag again: room is held for a job while Ray does not report it as free, and
+if that lasts, a program outside of jobs holds it."""
+
+
+class Age(IntEnum):
+    """Kind of a waiting job, by how long it has waited; jobs of one kind keep their order while a plan is made."""
+
+    NEW = 0
+    SENIOR = 1
+    OVERDUE = 2
+    YIELDS = 3
+    RESERVED = 4
+    """Others leave for it, or have left."""
+
+
+Line = tuple[Hashable, Age]
+"""Key of the waiting jobs that the planner treats alike but for their arrival."""
+
+Group = tuple[str, Hashable, Hashable]
+"""Team and shape of jobs, and their kind."""
+
 
 class State:
     """A view that changes with each action.
@@ -29,7 +67,8 @@ class State:
         waiting: waiting jobs by id, in the order of arrival.
         arrivals: the same for each team, with those that have been started since.
         lines: the waiting jobs, those together that the planner treats alike but for their arrival.
-        costs: what orders the jobs of a line, once a round has computed it.
+        groups: the lines of jobs that fit in the same places, each in the order in which they are considered.
+        teams: running jobs by team, as they were before notices.
         empty: what the living nodes have.
         own: what the running jobs leave free of that.
         ray: what Ray reports as free, less what has been started since.
@@ -45,23 +84,78 @@ class State:
         self.view = view
         self.now = view.now
         self.rules = view.rules
+        self.shares = Shares(view.teams, view.nodes)
         self.waiting = {job.id: job for job in sorted(view.waiting, key=attrgetter("sequence"))}
         self.arrivals: dict[str, list[WaitingJob]] = defaultdict(list)
-        self.lines: dict[Hashable, list[WaitingJob]] = defaultdict(list)
+        self.lines: dict[Line, list[WaitingJob]] = defaultdict(list)
         for job in self.waiting.values():
             self.arrivals[job.team].append(job)
-            self.lines[job.line].append(job)
-        self.costs: dict[Hashable, float] = {}
+            self.lines[self.line(job)].append(job)
         self.running: dict[str, RunningJob] = {}
+        self.teams: dict[str, list[RunningJob]] = defaultdict(list)
         self.empty = Room(view.nodes, {node.name: node.total for node in view.nodes if node.alive})
         self.own = self.empty.copy()
         self.ray = Room(view.nodes, {node.name: node.available(True) for node in view.nodes})
-        self.shares = Shares(view.teams, view.nodes)
         for running in view.running:
             self._run(running)
+        self.groups: dict[Group, list[Line]] = {}
+        self._most: dict[str, list[float]] = {}
+        for line, (first, *_) in self.lines.items():
+            self._group(line, first)
+        for group in self.groups:
+            self._sort(group)
+
+    def most(self, job: WaitingJob) -> float:
+        """Return the largest cost of a more urgent class of a job's team that can run, or of the job itself.
+
+        No job precedes one of a more urgent class of its team.
+        """
+        if job.team not in self._most:
+            costs = [[0.0] for _ in JobClass]
+            for line in self.lines.values():
+                if line and line[0].team == job.team and self.empty.place(line[0].request) is not None:
+                    costs[line[0].job_class.order].append(self.cost(line[0]))
+            self._most[job.team] = [max(map(max, costs[:order]), default=0.0) for order in range(len(JobClass))]
+        return max(self.cost(job), self._most[job.team][job.job_class.order])
+
+    def _groups(self, line: Line, job: WaitingJob) -> list[Group]:
+        """Return the groups of a line: a senior job is considered as such, and then as any other."""
+        kinds = {Age.SENIOR: (Age.SENIOR, Age.NEW), Age.RESERVED: (job.id,)}
+        return [(job.team, job.request.shape, kind) for kind in kinds.get(line[1], (line[1],))]
+
+    def _group(self, line: Line, job: WaitingJob) -> None:
+        for group in self._groups(line, job):
+            self.groups.setdefault(group, []).append(line)
+
+    def _sort(self, group: Group) -> None:
+        """Restore the order of a group's lines after the first job of one has left it."""
+        lines = self.groups[group] = [line for line in self.groups[group] if self.lines[line]]
+        lines.sort(key=lambda line: self.order(self.lines[line][0], group[2] in (Age.SENIOR, Age.OVERDUE)))
+
+    def line(self, job: WaitingJob) -> Line:
+        """Return the line of a job: of those that wait for long, jobs that have been preempted lately are not first."""
+        age = Age.NEW
+        if job.reserved:
+            age = Age.RESERVED
+        elif job.yields_until > self.now:
+            age = Age.YIELDS
+        elif self.is_overdue(job):
+            age = Age.OVERDUE
+        elif self.is_senior(job) and not self.shares.alone:
+            age = Age.SENIOR
+        return job.line, age
+
+    def order(self, job: WaitingJob, is_old: bool) -> tuple[float, ...]:
+        """Return what orders the jobs of a team: the arrival, or before it the class, the cost and the past use."""
+        return (0.0, job.sequence) if is_old else (1.0, job.job_class.order, self.cost(job), self.used(job), job.sequence)
+
+    def cost(self, job: WaitingJob) -> float:
+        """Return a job's work, which counts for more the more its person has used lately; 0 where one team is alone."""
+        return 0.0 if self.shares.alone else job.work * (1 + self.used(job) / USE_SCALE)
 
     def _run(self, job: RunningJob) -> None:
         self.running[job.id] = job
+        self.teams[job.team].append(job)
         self.own.take(job.placement)
         self.shares.add(job)
 
@@ -70,7 +164,7 @@ class State:
         match action:
             case Start():
                 job = self.waiting.pop(action.job)
-                self.lines[job.line].remove(job)
+                self._remove(job)
                 owner = job.id, job.sequence, job.team, job.person, job.job_class
                 ends_by = None if job.limit_s is None else self.now + job.limit_s
                 self._run(RunningJob(*owner, job.request, action.placement, self.now, ends_by, group=job.group))
@@ -79,10 +173,19 @@ class State:
                 notice = Notice(action.deadline, action.claimant)
                 self.running[action.job] = replace(self.running[action.job], notice=notice)
             case Reserve():
-                job = self.waiting[action.job]
-                self.lines[job.line].remove(job)
-                self.waiting[action.job] = job = replace(job, reserved=action)
-                self.lines[job.line] = [job]
+                self._remove(self.waiting[action.job])
+                self.waiting[action.job] = job = replace(self.waiting[action.job], reserved=action)
+                line = self.line(job)
+                self.lines[line] = [job]
+                self._group(line, job)
+
+    def _remove(self, job: WaitingJob) -> None:
+        line = self.line(job)
+        self.lines[line].remove(job)
+        if not self.lines[line]:
+            self._most.pop(job.team, None)
+        for group in self._groups(line, job):
+            self._sort(group)
 
     def is_leaving(self, job: RunningJob) -> bool:
         """Return whether a job will leave soon: it was preempted, and is not stuck."""
@@ -97,9 +200,18 @@ class State:
         kept = job.reserved
         return kept if kept and self.now <= kept.deadline + self.rules.hold_back_s else None
 
-    def staying(self, team: str | None = None) -> list[RunningJob]:
-        """Return the jobs that were not preempted, of a team or of all."""
-        return [job for job in self.running.values() if job.notice is None and team in (None, job.team)]
+    def lags(self, job: WaitingJob) -> bool:
+        """Return whether a job's room has lately been held for long enough, and Ray has not reported it as free."""
+        kept = job.reserved
+        return bool(kept and not self.reserved(job) and self.now <= kept.deadline + LAGS * self.rules.hold_back_s)
+
+    def could_run(self, job: WaitingJob) -> bool:
+        """Return whether a job could run if nothing else did."""
+        return self.empty.place(job.request) is not None and not Shares(self.view.teams, self.view.nodes).cap(job)
+
+    def staying(self) -> list[RunningJob]:
+        """Return the jobs that were not preempted."""
+        return [job for job in self.running.values() if job.notice is None]
 
     def leaving_for(self, job: WaitingJob, placement: Placement) -> list[RunningJob]:
         """Return the jobs that leave the room that a job is promised: those preempted for it, or else those there."""
