@@ -41,7 +41,7 @@ def test_nobody_leaves_for_room_that_ray_lags_to_free() -> None:
     waiting = [job("large", "audio", workers(3)), job("small", "vision", 0.5)]
     known = view([node("n0", 4)], waiting, running, teams)
     lags = replace(known, nodes=[replace(one, free={}) for one in known.nodes])
-    assert effects(plan(lags)) == []
+    assert preempted(plan(lags)) == []
 
 
 def test_room_promised_to_overdue_jobs_goes_to_jobs_within_share() -> None:

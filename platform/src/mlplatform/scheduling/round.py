@@ -28,8 +28,8 @@ from mlplatform.scheduling.state import USE_SCALE, Age, Group, Line, State
 Rank = tuple[float, ...]
 """Position in the order, smaller is earlier; the first number is a `Right`, the last that of the arrival."""
 
-_Entry = tuple[Rank, int, Group, Line, int, bool]
-"""Rank of a job, a number, its group and line, its position in the line, and whether the next line comes after it."""
+_Entry = tuple[Rank, int, Right, Group, Line, bool]
+"""Rank of a line's first job, a number, its right, its group and line, and whether the next line comes after it."""
 
 
 class Round:
@@ -70,43 +70,51 @@ class Round:
         self._blocked: dict[tuple[str, Hashable], set[Right]] = {}
         self._capped: list[WaitingJob] = []
         self._teams: dict[str, tuple[float, float, int]] = {}
+        # Numbers of the entries, and that of the last change of each team.
+        self._number, self._changed = count(), dict[str, int]()
         self._run()
 
     def _run(self) -> None:
-        state, heap, number = self._state, list[_Entry](), count()
+        state, heap = self._state, list[_Entry]()
         following = {group: iter(lines) for group, lines in state.groups.items()}
 
-        def push(group: Group, line: Line | None, position: int, is_first: bool = False) -> None:
-            if line and position < len(state.lines[line]):
-                job = state.lines[line][position]
-                heapq.heappush(heap, (self.rank(job, group[2]), next(number), group, line, position, is_first))
+        def push(group: Group, line: Line | None, is_first: bool) -> None:
+            if line:
+                job = state.lines[line][0]
+                right = self._right(job, group[2])
+                # Behind a senior job without a right to its team's share are only later ones.
+                if right is Right.SENIOR or group[2] is not Age.SENIOR:
+                    heapq.heappush(heap, (self.rank(job, right), next(self._number), right, group, line, is_first))
 
-        for group, lines in following.items():
-            push(group, next(lines, None), 0, True)
+        def push_next(group: Group) -> None:
+            push(group, next((line for line in following[group] if state.lines[line]), None), True)
+
+        for group in following:
+            push_next(group)
         while heap:
-            rank, _, group, line, position, is_first = heapq.heappop(heap)
-            job = state.lines[line][position]
-            right = self._right(job, group[2])
-            if group[2] is Age.SENIOR and right is not Right.SENIOR:
-                continue  # those behind it have come later
-            if self.rank(job, group[2]) > rank:
-                # Its team or person has got something since, and nothing moves anybody forward.
-                push(group, line, position, is_first)
+            _, number, right, group, line, is_first = heapq.heappop(heap)
+            jobs = state.lines[line]
+            if jobs and number < self._changed.get(group[0], 0):
+                push(group, line, is_first)  # its team has got something since, and nothing moves anybody forward
                 continue
             known = self._blocked.get(group[:2], ())
             is_blocked = right in known or (right is Right.NONE and known)
-            if is_first and not (is_blocked and right is not Right.SENIOR):
-                push(group, next(following[group], None), 0, True)
-            if not is_blocked and job.id not in self.lagging and self._serve(job, right):
-                push(group, line, position + (job.id in self.promises))  # a started job has left the line
+            if is_first and (not is_blocked or (right is Right.SENIOR and group[2] is Age.OVERDUE)):
+                push_next(group)
+            if not jobs or is_blocked or jobs[0].id in self.lagging:
+                continue
+            job = jobs[0]
+            self._serve(job, right)
+            if jobs and jobs[0] is not job:
+                push(group, line, False)
             last = self.actions[-1] if self.actions else None
             # A team's less urgent jobs may move forward once the last urgent one has started.
-            if last and (self.promises or self._blocked or not isinstance(last, Start) or not state.lines[line]):
+            if last and (self.promises or self._blocked or not isinstance(last, Start) or not jobs):
                 return
 
     # --- the order ---
 
-    def rank(self, job: WaitingJob, kind: Hashable = None) -> Rank:
+    def rank(self, job: WaitingJob, right: Right | None = None) -> Rank:
         """Return a job's rank: first are jobs with a right to room, then the others, those that yield last.
 
         Within a team, jobs that have waited for long are first, then the class decides, then the cost: the work that a
@@ -118,7 +126,7 @@ class Round:
         borrowed 1.06, with the cost within teams only 1.00. Use and what was borrowed gain nothing there (0.945
         without): they divide the cluster between persons, and by the teams' weights.
         """
-        right, reserved = self._right(job, kind), self._state.reserved(job)
+        reserved, right = self._state.reserved(job), self._right(job) if right is None else right
         # Jobs take the room that has been left for others, so they start in the order in which it was promised.
         promised = reserved.deadline if reserved else math.inf
         if job.team not in self._teams:
@@ -165,11 +173,10 @@ class Round:
 
     # --- one job ---
 
-    def _serve(self, job: WaitingJob, right: Right) -> bool:
-        """Start a job, or promise it room, and return whether the next one of its line is considered.
+    def _serve(self, job: WaitingJob, right: Right) -> None:
+        """Start a job, promise it room, or note what keeps it waiting.
 
-        It is not if a cap or a reservation keeps the job waiting, or if nobody leaves for it. Room only shrinks during
-        a round, so once a job does not fit, the others of its team and shape do not either.
+        Room only shrinks during a round, so once a job does not fit, the others of its team and shape do not either.
         """
         line, kept = self._state.line(job), self._kept_from(job, right)
         if obstacle := self.shares.cap(job):
@@ -177,16 +184,12 @@ class Round:
         elif (placement := self._place(job, self._beside if kept else self.now)) is not None:
             self._do(Start(job.id, self.shares.includes(job), placement))
             self._take(job, placement)
-            return True
         elif kept and self._place(job, self.now) is not None:
             self.obstacles[line] = reasons.reserved(kept.job)
         elif right is Right.YIELDS:
             self.obstacles[line] = reasons.yields(job)
-        elif self._make_room(job, right):
-            return True
-        else:
+        elif not self._make_room(job, right):
             self._blocked.setdefault((job.team, job.request.shape), set()).add(right)
-        return False
 
     def _capped_by(self, job: WaitingJob, cap: Reason) -> Reason:
         """Return what keeps a job waiting that a cap does; later jobs leave an overdue one the room beneath the cap."""
@@ -196,6 +199,7 @@ class Round:
                 return reasons.reserved(other)
         if rule is not Rule.GROUP and self._state.is_overdue(job) and self._state.could_run(job):
             self.shares.add(job, (job.team,) if rule is Rule.CAP_TEAM else (job.team, job.person))
+            self._change(job.team)
             self._capped.append(job)
         return cap
 
@@ -227,7 +231,11 @@ class Round:
         rooms = self._free, self._later, self.now, self._beside, self._certain
         for room in rooms[:2] if lags else rooms:
             room.take(placement)
-        self._teams.pop(job.team, None)
+        self._change(job.team)
+
+    def _change(self, team: str) -> None:
+        self._teams.pop(team, None)
+        self._changed[team] = next(self._number)
 
     # --- room that others hold ---
 
