@@ -58,10 +58,11 @@ def is_within(view: View, promises: Mapping[str, Placement], job: WaitingJob) ->
     return shares.includes(job)
 
 
-def is_senior(view: View, job: WaitingJob) -> bool:
+def is_senior(view: View, promises: Mapping[str, Placement], job: WaitingJob) -> bool:
     """Return whether a job has waited for long, and would be within its share if later jobs of its team left."""
     before = [one for one in view.running if one.team == job.team and one.sequence < job.sequence]
-    return State(view).is_senior(job) and Shares(view.teams, view.nodes).includes_after(job, before)
+    promised = [one for one in view.waiting if one.team == job.team and one.id in promises and one is not job]
+    return State(view).is_senior(job) and Shares(view.teams, view.nodes).includes_after(job, [*before, *promised])
 
 
 def could_take_back(view: View, promises: Mapping[str, Placement], shares: Shares, job: WaitingJob) -> bool:

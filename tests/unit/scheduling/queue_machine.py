@@ -301,17 +301,18 @@ class Queue(RuleBasedStateMachine):
         overtime = victim.ends_by is not None and victim.ends_by <= view.now
         if not overtime and not victim.idle:
             claimant = next(job for job in view.waiting if job.id == action.claimant)
-            if victim.team == claimant.team and is_senior(view, claimant):
-                assert claimant.sequence < victim.sequence, "two jobs do not drive each other out in turns"
-                return
-            assert is_beyond_share(view, victim), "within its share no other team takes anything back"
-            if is_senior(view, claimant):
-                return
-            if not is_within(view, Round(State(view)).promises, claimant):
+            promises = Round(State(view)).promises
+            if is_within(view, promises, claimant):
+                assert claimant.team != victim.team
+            elif is_senior(view, promises, claimant):
+                later = claimant.sequence < victim.sequence
+                assert later or claimant.team != victim.team, "two jobs do not drive each other out in turns"
+            else:
                 assert claimant.since + RULES.overdue_s <= view.now
                 assert claimant.sequence < victim.sequence, "two jobs do not drive each other out in turns"
-            else:
-                assert claimant.team != victim.team
+                assert is_beyond_share(view, victim)
+            if claimant.team != victim.team:
+                assert is_beyond_share(view, victim), "within its share no other team takes anything back"
 
     def _check_caps(self, start: Start) -> None:
         """Count what is taken beyond requests too."""

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from queues import GRACE, HOUR, NOW, effects, explained, job, node, preempted, promised, runs, started, view
+from queues import HOUR, NOW, effects, explained, job, node, preempted, runs, started, view
 
 from mlplatform.scheduling.plan import plan
-from mlplatform.scheduling.queue import Caps, JobClass, Rules, Start, Team, View
+from mlplatform.scheduling.queue import Caps, JobClass, Reserve, Rules, Team, View
 from mlplatform.scheduling.resources import Request, Resources
 from mlplatform.scheduling.state import execute
 
@@ -57,6 +57,35 @@ def test_borrowers_leave_for_share_where_program_holds_free_node_for_long() -> N
     assert preempted(plan(known)) == []
     actions = plan(replace(known, now=NOW + Rules().hold_back_s + 1))
     assert preempted(actions) == ["lent"]
+
+
+def test_room_that_ray_lags_to_free_is_held() -> None:
+    teams = [Team("vision", 4, 16), Team("audio", 0, 0)]
+    known = view([node("n0", 4)], [job("waits", "vision", 4)], teams=teams)
+    lags = replace(known, nodes=[replace(one, free={}) for one in known.nodes])
+    assert explained(plan(lags), "waits").latest_start == NOW + Rules().hold_back_s
+
+
+def test_reservation_on_a_lost_node_moves() -> None:
+    mine = job("mine", "a", 4, reserved=Reserve("mine", {"n0": {"GPU": 4}}, NOW))
+    running = [runs("lent", "b", {"n1": 8})]
+    actions = plan(view([node("n0", alive=False), node("n1")], [mine], running, [A, Team("b", 0, 0)]))
+    assert preempted(actions) == ["lent"]
+    assert [set(action.placement) for action in actions if isinstance(action, Reserve)] == [{"n1"}]
+
+
+def test_plan_after_its_execution_is_empty() -> None:
+    running = [runs(f"b{n}", "b") for n in range(7)]
+    before = view([node("n0")], [job(f"a{n}", "a") for n in range(3)], running, [A, B])
+    actions = plan(before)
+    assert effects(actions)
+    assert effects(plan(execute(before, actions))) == []
+
+
+def test_plan_killed_between_preemption_and_reservation_continues() -> None:
+    before = view([node("n0")], [job("mine", "a")], [runs("big", "b", {"n0": 8})], [A, B])
+    preempt, reserve = effects(plan(before))
+    assert effects(plan(execute(before, [preempt]))) == [reserve]
 
 
 def test_job_that_can_never_run_does_not_delay_its_team() -> None:

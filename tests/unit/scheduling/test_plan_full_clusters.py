@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from queues import effects, left
+from queues import effects, is_beyond_share, left
 
 from mlplatform.scheduling.plan import plan
-from mlplatform.scheduling.queue import JobClass, Rules, RunningJob, Team, View, WaitingJob
+from mlplatform.scheduling.queue import JobClass, Preempt, Rules, RunningJob, Team, View, WaitingJob
 from mlplatform.scheduling.resources import Node, Request, Resources, WorkerGroup
 from mlplatform.scheduling.state import execute
 
@@ -46,6 +46,13 @@ def full_clusters(draw: st.DrawFn) -> View:
         for i, (owner, request) in enumerate(asks)
     ]
     return View(0.0, nodes, teams, waiting, running, rules=RULES)
+
+
+@CLUSTERS
+@given(view=full_clusters())
+def test_nothing_within_its_share_is_taken_back(view: View) -> None:
+    preempted = [action.job for action in plan(view) if isinstance(action, Preempt)]
+    assert all(is_beyond_share(view, job) for job in view.running if job.id in preempted)
 
 
 @CLUSTERS

@@ -8,7 +8,7 @@ used lately, then the arrival. No job waits indefinitely for others than those w
 
 The planner is a pure function of the view. It decides on one action at a time, each for the state that the last one
 leads to: executing only the first actions of a plan and planning again therefore leads to the same end, and a plan for
-the state that a plan leads to is empty. It comes to an end, because no action is ever undone.
+the state that a plan leads to is empty.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from mlplatform.scheduling.queue import Action, Explain, Reason, Rule, RunningJo
 from mlplatform.scheduling.room import Room
 from mlplatform.scheduling.round import Round
 from mlplatform.scheduling.state import State, execute, with_free
+
+MOST_ROUNDS = 2000
+"""Rounds of a plan. None needs as many, and if one did not settle, the next plan continues where it has stopped."""
 
 MOST_PLANS = 200
 """Plans per forecast; a start that would need more is unknown."""
@@ -56,8 +59,11 @@ def queue(view: View) -> list[Explain]:
 def _settle(view: View) -> tuple[list[Action], State, Round]:
     """Return all actions, the state that they lead to, and the round for it, in which nothing is left to do."""
     state, actions = State(view), list[Action]()
-    while (last := Round(state)).actions:
+    for _ in range(MOST_ROUNDS):
+        last = Round(state)
         actions += last.actions
+        if not last.actions:
+            break
     return actions, state, last
 
 

@@ -49,6 +49,7 @@ class Shares:
         self._teams = teams
         self._held: dict[tuple[str, ...], Held] = defaultdict(Held)
         self._amounts: dict[str, Amount] = {}
+        self._places: dict[str, tuple[bool, float, int]] = {}
 
     def copy(self) -> Shares:
         """Return a copy that changes independently."""
@@ -121,7 +122,7 @@ class Shares:
             before: other jobs of the team that have their room in the share first.
         """
         share, sums, found = self.of(team), self._sum(before), set()
-        for job in sorted(jobs, key=lambda job: (self._is_excessive(job), job.started, job.sequence)):
+        for job in sorted(jobs, key=self._place):
             amount = self.amount(job)
             if not _within(sums, amount, share):
                 found.add(job.id)
@@ -134,9 +135,14 @@ class Shares:
         parts = [have / most if most else math.inf for have, most in held if have > 0]
         return max(parts, default=0.0)
 
-    def _is_excessive(self, job: RunningJob) -> bool:
-        """Return whether a job holds more GPUs than it has requested; CPUs change with each of its tasks."""
-        return self.amount(job)[0] > job.request.sums[0] + EPSILON
+    def _place(self, job: RunningJob) -> tuple[bool, float, int]:
+        """Return a job's place in the share: after others if it holds more GPUs than it has requested.
+
+        Its CPUs do not count: they change with each of its tasks.
+        """
+        if job.id not in self._places:
+            self._places[job.id] = self.amount(job)[0] > job.request.sums[0] + EPSILON, job.started, job.sequence
+        return self._places[job.id]
 
     def cap(self, job: WaitingJob) -> Reason | None:
         """Return the cap that keeps a job waiting; None if it may start."""

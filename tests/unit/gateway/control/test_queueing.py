@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
 from gateway_parts import Gateway, add, add_team, settled
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from mlplatform.gateway.control import queueing
+from mlplatform.gateway.control.containment import JobErrors
+from mlplatform.gateway.control.queueing import Queue
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.usage.schema import UsageRow
+from mlplatform.scheduling.queue import Rules
 
 
 async def once_at_work(idle: Gateway, running: set[str]) -> dict[str, JobRow]:
@@ -69,3 +74,18 @@ async def test_jobs_of_shared_token_start_in_order_of_arrival(idle: Gateway) -> 
     rows = await once_at_work(idle, {f"job-{number}" for number in range(4)})
     assert rows["job-4"].message == rows["job-5"].message
     assert rows["job-4"].message.startswith("The job waits for 1 CPU")
+
+
+async def test_job_that_does_not_end_has_one_deadline(idle: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise others would wait for its room without end."""
+    await add(idle, "stuck", 1)
+    assert await idle.store.begin_attempt("stuck")
+    await idle.store.request_stop("stuck")
+    queue = Queue({}, idle.store.engine, JobErrors(), Rules())
+    rows = await idle.store.open_jobs()
+    active = [(job, attempt) for job in rows if (attempt := job.open_attempt)]
+    (first,) = (await queue.view([], active, [])).running
+    monkeypatch.setattr(queueing, "now", lambda: now() + timedelta(hours=1))
+    (later,) = (await queue.view([], active, [])).running
+    assert first.notice
+    assert first.notice == later.notice

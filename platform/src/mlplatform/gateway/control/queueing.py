@@ -63,6 +63,7 @@ class Queue:
         self._history = UsageHistory(engine, nobody=SHARED_TOKEN)
         self._errors = errors
         self._waiting: dict[int, WaitingJob] = {}
+        self._stopping: dict[str, Notice] = {}
         self._teams: dict[str, Team] = {}
         self.idle_s: dict[str, int] = {}
         self._usage = Usage()
@@ -158,6 +159,8 @@ class Queue:
                 footprint = Footprint(request, attempt.running, _is_young(attempt.created), held or {})
                 jobs.append((row, attempt, request, footprint))
         left, places = placements.place(nodes, [footprint for *_, footprint in jobs])
+        present = {attempt.ray_submission_id for _, attempt, *_ in jobs}
+        self._stopping = {name: notice for name, notice in self._stopping.items() if name in present}
         running = [
             RunningJob(
                 **_common(row),
@@ -179,9 +182,13 @@ class Queue:
         return bool(idle_s and since and (now() - since).total_seconds() >= idle_s and is_reported_idle(row))
 
     def _notice(self, row: JobRow, attempt: AttemptRow) -> Notice | None:
-        """Return the notice of an attempt; a job that is being stopped leaves too, and need not be asked."""
+        """Return the notice of an attempt; a job that is being stopped leaves too, and need not be asked.
+
+        Its deadline is counted from the first view, so a job that does not end is stuck, and others wait elsewhere.
+        """
         if row.stop_requested:
-            return Notice(now().timestamp() + (attempt.grace_s or self._rules.grace_s))
+            notice = Notice(now().timestamp() + (attempt.grace_s or self._rules.grace_s))
+            return self._stopping.setdefault(attempt.ray_submission_id, notice)
         return Notice(attempt.leave_by.timestamp(), attempt.claimant or "") if attempt.leave_by else None
 
     def _request(self, row: JobRow, nodes: Sequence[Node]) -> Request:
