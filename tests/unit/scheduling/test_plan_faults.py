@@ -18,7 +18,9 @@ SENIOR, OVERDUE = NOW - 12 * HOUR, NOW - 73 * HOUR
 
 def lagging(known: View, name: str, **free: float) -> View:
     """Return a view in which Ray reports less as free on a node than running jobs leave."""
-    return replace(known, nodes=[replace(one, free=one.free | free) if one.name == name else one for one in known.nodes])
+    return replace(
+        known, nodes=[replace(one, free=one.free | free) if one.name == name else one for one in known.nodes]
+    )
 
 
 def test_senior_job_starts_before_smaller_ones_in_its_free_share() -> None:
@@ -52,7 +54,9 @@ def test_borrowers_leave_for_share_where_program_holds_free_node_for_long() -> N
     """The job's room is by our accounts on n0, and Ray has counted a CPU there as used for longer than a job lags."""
     whole = Request(Resources(cpus=64, gpus=4))
     running = [runs("lent", "b", {"n1": 8})]
-    known = lagging(view([node("n0", 4), node("n1")], [job("mine", "a", whole)], running, [Team("a", 4, 64), B]), "n0", CPU=63)
+    known = lagging(
+        view([node("n0", 4), node("n1")], [job("mine", "a", whole)], running, [Team("a", 4, 64), B]), "n0", CPU=63
+    )
     known = execute(known, effects(plan(known)))
     assert preempted(plan(known)) == []
     actions = plan(replace(known, now=NOW + Rules().hold_back_s + 1))

@@ -4,7 +4,8 @@ The contract: what runs within its team's share, no other team takes back. What 
 that is preempted gets time to save its state, and keeps its place. Borrowers leave for jobs within their teams' shares,
 and for overdue jobs that came before them. Within a team, jobs that have waited for long are first, and later ones
 leave the share to them; then the class decides, then the work that a job asks for, with regard to what its person has
-used lately, then the arrival. No job waits indefinitely for others than those within their shares.
+used lately, then the arrival. No job waits indefinitely for others than those within their shares and those that are
+never preempted, also not beneath a cap.
 
 The planner is a pure function of the view. It decides on one action at a time, each for the state that the last one
 leads to: executing only the first actions of a plan and planning again therefore leads to the same end, and a plan for
@@ -87,7 +88,10 @@ def _explain(jobs: Iterable[WaitingJob], state: State, last: Round) -> Iterator[
 def _explain_promise(job: WaitingJob, state: State, last: Round) -> Explain:
     leaving = state.leaving_for(job, last.promises[job.id])
     latest = state.latest_end(job, last.promises[job.id]) + state.rules.hold_back_s
-    return Explain(job.id, (reasons.waits_for(leaving),), latest)
+    reason = reasons.waits_for(leaving)
+    if not leaving and job.reserved and job.reserved.deadline <= state.now:  # it waits for Ray only
+        reason = Reason(Rule.RAY, reasons.lacks_room(job, state.view.nodes, last.now).text)
+    return Explain(job.id, (reason,), latest)
 
 
 def _lacks(job: WaitingJob, state: State, last: Round) -> tuple[Reason, ...]:

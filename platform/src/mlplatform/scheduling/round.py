@@ -61,7 +61,8 @@ class Round:
         self.now = state.free.copy()
         self._state = state
         self._free, self._later, self._certain = state.own.copy(), state.later.copy(), state.certain.copy()
-        self._beside = self.now.copy()  # the reservation
+        self._beside = self.now.copy()
+        """What is free beside the reservation."""
         self._blocked: dict[tuple[str, Hashable], set[Right]] = {}
         self._capped: list[WaitingJob] = []
         self._teams: dict[str, tuple[float, float, int]] = {}
@@ -189,10 +190,12 @@ class Round:
     def _capped_by(self, job: WaitingJob, cap: Reason) -> Reason:
         """Return what keeps a job waiting that a cap does; later jobs leave an overdue one the room beneath the cap."""
         rule = cap.rule
+        if rule is Rule.GROUP:
+            return cap
         for other in self._capped:
             if other.team == job.team and (rule is Rule.CAP_TEAM or other.person == job.person):
                 return reasons.reserved(other)
-        if rule is not Rule.GROUP and self._state.is_overdue(job) and self._state.could_run(job):
+        if self._state.is_overdue(job) and self._state.could_run(job):
             self.shares.add(job, (job.team,) if rule is Rule.CAP_TEAM else (job.team, job.person))
             self._change(job.team)
             self._capped.append(job)

@@ -155,7 +155,9 @@ class State:
 
     def order(self, job: WaitingJob, is_old: bool) -> tuple[float, ...]:
         """Return what orders the jobs of a team: the arrival, or before it the class, the cost and the past use."""
-        return (0.0, job.sequence) if is_old else (1.0, job.job_class.order, self.cost(job), self.used(job), job.sequence)
+        return (
+            (0.0, job.sequence) if is_old else (1.0, job.job_class.order, self.cost(job), self.used(job), job.sequence)
+        )
 
     def cost(self, job: WaitingJob) -> float:
         """Return a job's work, which counts for more the more its person has used lately; 0 where one team is alone."""
