@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import count
 
 from mlplatform.scheduling import reasons
@@ -68,45 +68,47 @@ class Round:
         self._teams: dict[str, tuple[float, float, int]] = {}
         # Numbers of the entries, and that of the last change of each team.
         self._number, self._changed = count(), dict[str, int]()
+        self._heap: list[_Entry] = []
+        self._following = {group: iter(lines) for group, lines in state.groups.items()}
+        for group in self._following:
+            self._push_next(group)
         self._run()
 
     def _run(self) -> None:
-        state, heap = self._state, list[_Entry]()
-        following = {group: iter(lines) for group, lines in state.groups.items()}
-
-        def push(group: Group, line: Line | None, is_first: bool) -> None:
-            if line:
-                job = state.lines[line][0]
-                right = self._right(job, group[2])
-                # Behind a senior job without a right to its team's share are only later ones.
-                if right is Right.SENIOR or group[2] is not Age.SENIOR:
-                    heapq.heappush(heap, (self.rank(job, right), next(self._number), right, group, line, is_first))
-
-        def push_next(group: Group) -> None:
-            push(group, next((line for line in following[group] if state.lines[line]), None), True)
-
-        for group in following:
-            push_next(group)
-        while heap:
-            _, number, right, group, line, is_first = heapq.heappop(heap)
-            jobs = state.lines[line]
+        while self._heap:
+            _, number, right, group, line, is_first = heapq.heappop(self._heap)
+            jobs = self._state.lines[line]
             if jobs and number < self._changed.get(group[0], 0):
-                push(group, line, is_first)  # its team has got something since, and nothing moves anybody forward
+                self._push(group, line, is_first)  # its team has got something, and nothing moves anybody forward
                 continue
             known = self._blocked.get(group[:2], ())
             is_blocked = right in known or (right is Right.NONE and known)
             if is_first and (not is_blocked or (right is Right.SENIOR and group[2] is Age.OVERDUE)):
-                push_next(group)
-            if not jobs or is_blocked or jobs[0].id in self.lagging:
-                continue
-            job = jobs[0]
-            self._serve(job, right)
-            if jobs and jobs[0] is not job:
-                push(group, line, False)
-            last = self.actions[-1] if self.actions else None
-            # A team's less urgent jobs may move forward once the last urgent one has started.
-            if last and (self.promises or self._blocked or not isinstance(last, Start) or not jobs):
+                self._push_next(group)
+            if jobs and not is_blocked and (job := jobs[0]).id not in self.lagging:
+                self._serve(job, right)
+                if self._is_over(jobs):
+                    return
+                if jobs[:1] != [job]:
+                    self._push(group, line, False)
+
+    def _push(self, group: Group, line: Line, is_first: bool) -> None:
+        job = self._state.lines[line][0]
+        right = self._right(job, group[2])
+        # Behind a senior job without a right to its team's share are only later ones.
+        if right is Right.SENIOR or group[2] is not Age.SENIOR:
+            heapq.heappush(self._heap, (self.rank(job, right), next(self._number), right, group, line, is_first))
+
+    def _push_next(self, group: Group) -> None:
+        for line in self._following[group]:
+            if self._state.lines[line]:
+                self._push(group, line, True)
                 return
+
+    def _is_over(self, jobs: Sequence[WaitingJob]) -> bool:
+        """Return whether the round ends; a team's less urgent jobs may move forward once the last of a line starts."""
+        last = self.actions[-1] if self.actions else None
+        return bool(last and (self.promises or self._blocked or not isinstance(last, Start) or not jobs))
 
     # --- the order ---
 
@@ -148,9 +150,9 @@ class Round:
         """Return a job's right; a senior job has that of its kind."""
         if job.yields_until > self._state.now:
             return Right.YIELDS
-        if kind is not Age.NEW and not self.shares.alone and self._state.is_senior(job):
-            if self.shares.includes_after(job, self._before(job)):
-                return Right.SENIOR
+        may_precede = kind is not Age.NEW and not self.shares.alone and self._state.is_senior(job)
+        if may_precede and self.shares.includes_after(job, self._before(job)):
+            return Right.SENIOR
         if self.shares.includes(job):
             return Right.SHARE
         return Right.OVERDUE if self._state.is_overdue(job) else Right.NONE
@@ -250,26 +252,33 @@ class Round:
         """
         if self._state.empty.place(job.request) is None:
             return False
-        reserved, later = self._state.reserved(job), self._later
-        placement = reserved.placement if reserved and later.holds(reserved.placement) else None
-        lags = None if placement else self._free.place(job.request)
-        if lags is not None and right < Right.NONE:
-            placement, later = None if self._state.lags(job) else lags, self._certain
-        if placement is None and (lags is None or right < Right.NONE):
-            placement = later.place(job.request)
-        if placement is not None:
-            if reserved is None or reserved.placement != placement:
-                self._do(Reserve(job.id, placement, self._state.latest_end(job, placement)))
-            self.promises[job.id] = placement
-            self._take(job, placement)
+        if (reserved := self._state.reserved(job)) and self._later.holds(reserved.placement):
+            return self._promise(job, reserved.placement)
+        lags = self._free.place(job.request)
+        if lags is not None and right is Right.NONE:
+            return self._count_lag(job, lags)
+        if lags is not None and not self._state.lags(job):
+            return self._promise(job, lags)
+        later = self._later if lags is None else self._certain
+        if (placement := later.place(job.request)) is not None:
+            return self._promise(job, placement)
+        if self._preempt(job, right, later):
             return True
-        if (lags is None or right < Right.NONE) and self._preempt(job, right, later):
-            return True
-        if self.reservation is None and self.shares.includes(job) and right < Right.NONE:
+        if self.reservation is None and self.shares.includes(job):
             self._keep_room(job, self._free if lags is None else self.now)
-        if lags is not None:
-            self.lagging[job.id] = lags
-            self._take(job, lags, lags=True)
+        return lags is not None and self._count_lag(job, lags)
+
+    def _promise(self, job: WaitingJob, placement: Placement) -> bool:
+        reserved = self._state.reserved(job)
+        if reserved is None or reserved.placement != placement:
+            self._do(Reserve(job.id, placement, self._state.latest_end(job, placement)))
+        self.promises[job.id] = placement
+        self._take(job, placement)
+        return True
+
+    def _count_lag(self, job: WaitingJob, lags: Placement) -> bool:
+        self.lagging[job.id] = lags
+        self._take(job, lags, lags=True)
         return False
 
     def _preempt(self, job: WaitingJob, right: Right, later: Room) -> bool:

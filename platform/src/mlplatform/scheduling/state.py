@@ -29,9 +29,9 @@ SENIOR_PART = 6
 
 The figures are a prototype's, which counted GPUs alone and is not kept. Without this, the 99th percentile of the waits
 of jobs with 8 GPUs or more was 1.45 of Kueue-like's on workloads 101, 103 to 106 and 110, with 24 h 1.02, with 12 h
-0.81; the mean completion was 0.92, 0.90 and 0.94 of the best other policy's. If jobs were overdue after 12 h altogether,
-it was 7.88 h on Philly's sample 2, instead of 6.73 h, and the worst rho 1.20 instead of 1.00; if they never were, large
-jobs waited for 438 h on sample 1 instead of 250 h.
+0.81; the mean completion was 0.92, 0.90 and 0.94 of the best other policy's. If jobs were overdue after 12 h
+altogether, it was 7.88 h on Philly's sample 2, instead of 6.73 h, and the worst rho 1.20 instead of 1.00; if they never
+were, large jobs waited for 438 h on sample 1 instead of 250 h.
 """
 
 USE_SCALE = 400 * 3600.0
