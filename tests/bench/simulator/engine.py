@@ -13,11 +13,9 @@ from workload import Job, Workload, running
 
 from mlplatform.capacity.resources import Node
 from mlplatform_gateway.queue.planner.queue import (
-    Claim,
     Notice,
     Placement,
     Preempt,
-    Release,
     Reserve,
     Rules,
     RunningJob,
@@ -25,6 +23,7 @@ from mlplatform_gateway.queue.planner.queue import (
     View,
     WaitingJob,
 )
+from mlplatform_gateway.queue.planner.state import SENIOR_PART
 
 UNSAVED = 0.2
 """Share of notices after which a job has no new checkpoint: a script that does not react, or is in its first epoch."""
@@ -118,7 +117,6 @@ class Simulation:
         self._free: dict[str, dict[str, float]] = {node.name: dict(node.total) for node in workload.nodes}
         self._waiting: dict[str, WaitingJob] = {}
         self._running: dict[str, RunningJob] = {}
-        self._claims: dict[str, Claim] = {}
         self._states: dict[str, _State] = {}
         self._jobs = {job.id: job for job in workload.jobs}
         self._sequence = {job.id: index for index, job in enumerate(workload.jobs)}
@@ -193,10 +191,8 @@ class Simulation:
                 case Preempt():
                     self._ask(action)
                 case Reserve():
-                    self._claims[action.claim.job] = action.claim
-                    self._at(action.claim.deadline + self._rules.hold_back_s, self._look, action.claim.job)
-                case Release():
-                    self._claims.pop(action.job, None)
+                    self._waiting[action.job] = replace(self._waiting[action.job], reserved=action)
+                    self._at(action.deadline + self._rules.hold_back_s, self._look, action.job)
 
     def _start(self, job_id: str) -> None:
         waiting, state = self._waiting.pop(job_id), self._states[job_id]
@@ -205,7 +201,6 @@ class Simulation:
         for node, amounts in placement.items():
             for name, value in amounts.items():
                 self._free[node][name] -= value
-        self._claims.pop(job_id, None)
         state.attempts += 1
         if state.outcome.first_start is None:
             state.outcome.first_start = self._now
@@ -240,7 +235,8 @@ class Simulation:
 
     def _enqueue(self, state: _State) -> None:
         job = state.job
-        self._at(self._now + self._rules.overdue_s, self._look, job.id)
+        for part in (1, SENIOR_PART):
+            self._at(self._now + self._rules.overdue_s / part, self._look, job.id)
         self._waiting[job.id] = job.waiting(self._sequence[job.id], state.queued_since)
 
     def _stop(self, job_id: str) -> RunningJob:
@@ -267,7 +263,6 @@ class Simulation:
             teams=self._workload.teams,
             waiting=tuple(self._waiting.values()),
             running=tuple(self._running.values()),
-            claims=tuple(self._claims.values()),
             usage=self._meters.at(self._now),
             rules=self._rules,
         )

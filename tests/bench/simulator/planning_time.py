@@ -36,7 +36,7 @@ def full_view(workload: Workload, waiting: int = WAITING) -> View:
     persons = {job.person: float(index) for index, job in enumerate(workload.jobs)}
     usage = Usage(persons, dict.fromkeys(workload.teams, 0.0))
     queued, now = tuple(islice(jobs, waiting)), float(waiting + len(held))
-    return View(now, nodes, workload.teams, queued, tuple(held), (), usage, Rules())
+    return View(now, nodes, workload.teams, queued, tuple(held), usage, Rules())
 
 
 def planning_ms(policy: Policy, view: View) -> dict[str, float]:

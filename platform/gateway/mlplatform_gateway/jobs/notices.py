@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -12,7 +11,7 @@ from sqlalchemy.orm import Session
 from mlplatform_gateway.database.engine import Store, transaction
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform_gateway.jobs.states import Leaving, State
-from mlplatform_gateway.queue.planner.queue import Claim, Preempt
+from mlplatform_gateway.queue.planner.queue import Preempt, Reserve
 
 _BATCH = 1000
 
@@ -52,20 +51,12 @@ class Notices(Store):
         session.execute(update(AttemptRow).where(*is_open).values(idle_since=since))
 
     @transaction
-    def reserve(self, session: Session, claim: Claim) -> None:
-        """Store the claim of a waiting job in place of an earlier one."""
-        job = _open(session, claim.job)
+    def reserve(self, session: Session, action: Reserve) -> None:
+        """Store the room that others leave for a waiting job."""
+        job = _open(session, action.job)
         if job is not None and State(job.state).waits:
-            job.claim = {
-                "victims": sorted(claim.victims),
-                "deadline": claim.deadline,
-                "placement": {node: dict(amounts) for node, amounts in claim.placement.items()},
-            }
-
-    @transaction
-    def release(self, session: Session, job_id: str) -> None:
-        """Delete the claim of a job."""
-        session.execute(update(JobRow).where(JobRow.id == job_id).values(claim=None))
+            placement = {node: dict(amounts) for node, amounts in action.placement.items()}
+            job.claim = {"placement": placement, "deadline": action.deadline}
 
     @transaction
     def explain(self, session: Session, messages: Mapping[str, Collection[int]]) -> None:
@@ -83,12 +74,9 @@ class Notices(Store):
                 session.execute(update(JobRow).where(*waiting).values(message=message))
 
 
-def claim_of(job: JobRow) -> Claim | None:
-    """Return the claim of a job; None if it has none."""
-    stored: Mapping[str, Any] | None = job.claim
-    if stored is None:
-        return None
-    return Claim(job.id, frozenset(stored["victims"]), stored["deadline"], stored["placement"])
+def reservation_of(job: JobRow) -> Reserve | None:
+    """Return the room that others leave for a job; None if there is none."""
+    return None if job.claim is None else Reserve(job.id, job.claim["placement"], job.claim["deadline"])
 
 
 def leaving_of(job: JobRow, attempt: AttemptRow) -> Leaving | None:

@@ -73,7 +73,7 @@ class JobRow(Base):
     """Attempts that left because they were asked to."""
 
     claim: Mapped[dict[str, Any] | None]
-    """Room that other jobs leave for this one, while it waits: `victims`, `deadline` and `placement`."""
+    """Room that other jobs leave for this one, while it waits: `placement`, and `deadline`, by which they do."""
 
     created: Mapped[datetime]
     resumed: Mapped[datetime | None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import AsyncIterator, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,6 @@ import anyio.to_thread
 from mlplatform.contract import MAX_COMMAND
 from mlplatform.settings.proxies import BYPASS, bypass
 from mlplatform.storage import fence
-from mlplatform.text.throttle import ThrottledWarning
 from mlplatform_gateway.errors import RefusedError
 from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
 from mlplatform_gateway.jobs.notices import Notices
@@ -26,7 +24,7 @@ from mlplatform_gateway.monitoring.outages import LOOK_BACK_SECONDS
 from mlplatform_gateway.packages.store import package_names
 from mlplatform_gateway.queue.leaving import Departures
 from mlplatform_gateway.queue.leaving import variables as variables_of_leaving
-from mlplatform_gateway.queue.planner.plan import first_pass, plan
+from mlplatform_gateway.queue.planner.plan import plan
 from mlplatform_gateway.queue.planner.queue import Action, Explain, Rules, Start, View
 from mlplatform_gateway.queue.queueing import Queue
 from mlplatform_gateway.ray.head import ClusterSnapshot
@@ -36,8 +34,6 @@ _PLACE_SECONDS = 120.0
 
 _HOLD_SECONDS = 2.0
 """Longest time for which starts wait, because each takes a second of CPU time or more."""
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -77,7 +73,6 @@ class Starter:
         self._notices = Notices(services.store.engine)
         self.departures = Departures(services)
         self.view: View | None = None
-        self._warn = ThrottledWarning(_log)
 
     async def begin(
         self,
@@ -111,7 +106,7 @@ class Starter:
             return
         holding = [(job, attempt) for job, attempt in active if job.id not in ending]
         self.view = view = await self.queue.view(list(rows.values()), holding, cluster.nodes)
-        actions = self._plan(view)
+        actions = plan(view)
         done: list[Action] = []
         for action in actions:
             if not isinstance(action, Start):
@@ -154,13 +149,6 @@ class Starter:
             elif job.message != message:
                 await self._services.store.set_message(job.id, message, State(job.state))
         return ready
-
-    def _plan(self, view: View) -> list[Action]:
-        try:
-            return plan(view)
-        except RuntimeError as error:
-            self._warn("%s Only its first pass is executed.", error)
-            return first_pass(view)
 
     async def _explain(self, view: View, actions: Sequence[Action], rows: Mapping[str, JobRow]) -> None:
         """Change the messages of the jobs that keep waiting; equal jobs wait for the same reasons."""

@@ -18,7 +18,8 @@ from mlplatform_gateway.queue.placements import amount_in
 from mlplatform_gateway.queue.planner import feasibility
 from mlplatform_gateway.queue.planner.preemption import is_overtime
 from mlplatform_gateway.queue.planner.queue import Placement, RunningJob, Team
-from mlplatform_gateway.queue.planner.shares import EPSILON, Shares
+from mlplatform_gateway.queue.planner.room import EPSILON
+from mlplatform_gateway.queue.planner.shares import Shares
 from mlplatform_gateway.queue.queueing import Queue
 from mlplatform_gateway.ray.utilisation import Utilisation, UtilisationSource
 from mlplatform_gateway.usage.gpus import GpuWatch, computing_for, held_by

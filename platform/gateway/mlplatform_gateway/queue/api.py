@@ -24,8 +24,7 @@ from mlplatform_gateway.http.access import USERS
 from mlplatform_gateway.http.description import errors
 from mlplatform_gateway.http.request_body import JsonBody
 from mlplatform_gateway.jobs.admission import Admission
-from mlplatform_gateway.queue.planner.forecast import forecast
-from mlplatform_gateway.queue.planner.plan import queue
+from mlplatform_gateway.queue.planner.plan import forecast, queue
 from mlplatform_gateway.queue.planner.queue import Explain, View, WaitingJob
 from mlplatform_gateway.ray.cluster import LISTING_SECONDS, Cluster
 from mlplatform_gateway.ray.head import RayHead
@@ -104,20 +103,13 @@ def routes(explanations: Explanations) -> APIRouter:
         found = await explanations.read()
         says = {place: say for place, say in enumerate(found.says, 1) if job is None or say.job == job}
         if job in found.jobs and found.view and len(found.jobs) <= _MOST_FORECAST:
-            latest = await anyio.to_thread.run_sync(_latest_starts, found.view)
+            latest = await anyio.to_thread.run_sync(forecast, found.view)
             says = {place: replace(say, latest_start=latest.get(say.job)) for place, say in says.items()}
         shown = islice(says.items(), MOST_ENTRIES)
         entries = [_entry(found.jobs[say.job], place, say) for place, say in shown]
         return api.Queue(at=_time(found.view.now) if found.view else None, waiting=len(found.says), entries=entries)
 
     return router
-
-
-def _latest_starts(view: View) -> Mapping[str, float | None]:
-    try:
-        return forecast(view)
-    except RuntimeError:  # a plan does not settle; the control loop reports it
-        return {}
 
 
 def requests(job: WaitingJob) -> str:

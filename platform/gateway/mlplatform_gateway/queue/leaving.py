@@ -1,4 +1,4 @@
-"""Departure of jobs that give back what they have borrowed: the notice, the signal, and the claims on their room."""
+"""Departure of jobs that give back what they have borrowed: the notice and the signal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mlplatform_gateway.jobs.notices import Notices
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.store import now
-from mlplatform_gateway.queue.planner.queue import Action, Preempt, Release, Reserve
+from mlplatform_gateway.queue.planner.queue import Action, Preempt, Reserve
 
 _AGAIN_SECONDS = 5.0
 
@@ -34,7 +34,7 @@ class Departures:
         """Times by the attempt's id at Ray; kept until the process ends, as few attempts are asked to leave."""
 
     async def execute(self, actions: Sequence[Action]) -> None:
-        """Store the notices and claims of a plan; the next steps of the control loop deliver the notices.
+        """Store the notices and reservations of a plan; the next steps of the control loop deliver the notices.
 
         While the storage or the like is unavailable, nobody is preempted, because nobody could save.
         """
@@ -46,10 +46,8 @@ class Departures:
                     with self._services.errors.contained(action.job):
                         await self._notices.preempt(action)
                 case Reserve():
-                    with self._services.errors.contained(action.claim.job):
-                        await self._notices.reserve(action.claim)
-                case Release():
-                    await self._notices.release(action.job)
+                    with self._services.errors.contained(action.job):
+                        await self._notices.reserve(action)
 
     def work(self, job: JobRow, attempt: AttemptRow) -> Coroutine[Any, Any, None] | None:
         """Return the work that tells an attempt which has not ended, again or for the first time, to leave."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from mlplatform.capacity.resources import Node, Request, Resources, subtract
 from mlplatform_gateway.queue.planner.queue import Placement
-from mlplatform_gateway.queue.planner.room import Room
-from mlplatform_gateway.queue.planner.shares import EPSILON
+from mlplatform_gateway.queue.planner.room import EPSILON, Room
 
 
 @dataclass(frozen=True)

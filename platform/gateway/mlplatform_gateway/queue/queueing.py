@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from mlplatform.capacity.resources import Node, Request
 from mlplatform_gateway.audit.store import SHARED_TOKEN
 from mlplatform_gateway.jobs.containment import JobErrors
-from mlplatform_gateway.jobs.notices import claim_of
+from mlplatform_gateway.jobs.notices import reservation_of
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform_gateway.jobs.store import now
 from mlplatform_gateway.jobs.submission import request_of
@@ -63,6 +63,7 @@ class Queue:
         self._history = UsageHistory(engine)
         self._errors = errors
         self._waiting: dict[int, WaitingJob] = {}
+        self._stopping: dict[str, Notice] = {}
         self._teams: dict[str, Team] = {}
         self.idle_s: dict[str, int] = {}
         self._usage = Usage()
@@ -95,7 +96,6 @@ class Queue:
             teams=with_cpus({**self._teams, **named}, nodes),
             waiting=jobs,
             running=running,
-            claims=[claim for row in waiting if (claim := claim_of(row))],
             usage=self._usage,
             rules=self._rules,
         )
@@ -123,9 +123,9 @@ class Queue:
         known, self._waiting = self._waiting, {}
         for row in rows:
             with self._errors.contained(row.id):
-                job, since = known.get(row.sequence), row.since.timestamp()
+                job, since, reserved = known.get(row.sequence), row.since.timestamp(), reservation_of(row)
                 # What a returning job waits for depends on the nodes.
-                if job is None or job.since != since or preempted(row):
+                if job is None or (job.since, job.reserved) != (since, reserved) or preempted(row):
                     job = WaitingJob(
                         **_common(row),
                         request=self._request(row, nodes),
@@ -133,6 +133,7 @@ class Queue:
                         limit_s=row.limit_s,
                         at_most=row.at_most,
                         yields_until=self._yields_until(row),
+                        reserved=reserved,
                     )
                 self._waiting[row.sequence] = job
         return list(self._waiting.values())
@@ -158,6 +159,8 @@ class Queue:
                 footprint = Footprint(request, attempt.running, _is_young(attempt.created), held or {})
                 jobs.append((row, attempt, request, footprint))
         left, places = placements.place(nodes, [footprint for *_, footprint in jobs])
+        present = {attempt.ray_submission_id for _, attempt, *_ in jobs}
+        self._stopping = {name: notice for name, notice in self._stopping.items() if name in present}
         running = [
             RunningJob(
                 **_common(row),
@@ -179,9 +182,13 @@ class Queue:
         return bool(idle_s and since and (now() - since).total_seconds() >= idle_s and is_reported_idle(row))
 
     def _notice(self, row: JobRow, attempt: AttemptRow) -> Notice | None:
-        """Return the notice of an attempt; a job that is being stopped leaves too, and need not be asked."""
+        """Return the notice of an attempt; a job that is being stopped leaves too, and need not be asked.
+
+        Its deadline is counted from the first view, so a job that does not end is stuck, and others wait elsewhere.
+        """
         if row.stop_requested:
-            return Notice(now().timestamp() + (attempt.grace_s or self._rules.grace_s))
+            notice = Notice(now().timestamp() + (attempt.grace_s or self._rules.grace_s))
+            return self._stopping.setdefault(attempt.ray_submission_id, notice)
         return Notice(attempt.leave_by.timestamp(), attempt.claimant or "") if attempt.leave_by else None
 
     def _request(self, row: JobRow, nodes: Sequence[Node]) -> Request:

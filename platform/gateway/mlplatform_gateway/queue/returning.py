@@ -13,8 +13,7 @@ from mlplatform.capacity.resources import Node, Request, WorkerGroup
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform_gateway.jobs.states import Outcome
 from mlplatform_gateway.queue.planner.queue import Team
-from mlplatform_gateway.queue.planner.room import Room
-from mlplatform_gateway.queue.planner.shares import EPSILON
+from mlplatform_gateway.queue.planner.room import EPSILON, Room
 from mlplatform_gateway.usage.history import UsageHistory
 
 

@@ -15,7 +15,6 @@ from mlplatform.api.base import MOST_ENTRIES
 from mlplatform.capacity.resources import Node, Request, Resources
 from mlplatform_gateway.queue import api as queue
 from mlplatform_gateway.queue.api import Explanations
-from mlplatform_gateway.queue.planner import plan
 from mlplatform_gateway.queue.planner.queue import JobClass, RunningJob, Team, View, WaitingJob
 
 NODE = Node("a", True, {"CPU": 4.0, "GPU": 2.0}, {"CPU": 4.0, "GPU": 0.0})
@@ -100,12 +99,3 @@ def test_next_view_is_explained_after_rest(view: View, monkeypatch: pytest.Monke
         assert (await explanations.read()).view is views[1]
 
     asyncio.run(scenario())
-
-
-def test_plan_that_does_not_settle_is_explained_by_first_pass(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "_MOST_PASSES", 1)
-    assert [(entry["job"], entry["place"]) for entry in answer(view)["entries"]] == [
-        ("job-1", 1),
-        ("job-2", 2),
-        ("job-3", 3),
-    ]

@@ -10,7 +10,7 @@ from gateway_parts import Gateway, add, add_team, settled
 from waiting import until
 
 from mlplatform.settings.job import settings
-from mlplatform_gateway.jobs.notices import Notices, claim_of
+from mlplatform_gateway.jobs.notices import Notices
 from mlplatform_gateway.jobs.states import Outcome, State
 from mlplatform_gateway.jobs.store import now
 from mlplatform_gateway.queue.planner.queue import Preempt, Rules
@@ -73,14 +73,14 @@ async def test_borrower_leaves_for_job_within_share_and_returns(gateway: Gateway
 async def test_room_belongs_to_claimant_while_borrower_leaves(gateway: Gateway) -> None:
     gateway.head.ignores_stop = True
     await add(gateway, "owed", 4, "vision", "alice")
-    waits = await gateway.until_job(lambda job: claim_of(job) is not None, "owed")
+    waits = await gateway.until_job(lambda job: job.claim is not None, "owed")
+    leaves = (await gateway.store.get("borrower")).attempts[0]
     gateway.head.ignores_stop = False
     await settled(gateway, {"owed"})
     assert (await gateway.store.get("owed")).claim is None, "a job that runs keeps its claim"
-    claim = claim_of(waits)
-    assert claim
-    assert claim.victims == {"borrower"}
-    assert claim.placement == {"ray-worker-0": {"CPU": 4.0}}
+    assert leaves.claimant == "owed"
+    assert leaves.leave_by
+    assert waits.claim == {"placement": {"ray-worker-0": {"CPU": 4.0}}, "deadline": leaves.leave_by.timestamp()}
 
 
 @pytest.mark.usefixtures("borrower")

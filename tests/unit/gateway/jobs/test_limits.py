@@ -14,7 +14,7 @@ from mlplatform_gateway.jobs.notices import Notices
 from mlplatform_gateway.jobs.schema import AttemptRow
 from mlplatform_gateway.jobs.states import Outcome, State
 from mlplatform_gateway.jobs.store import now
-from mlplatform_gateway.queue.planner.forecast import forecast
+from mlplatform_gateway.queue.planner.plan import forecast
 from mlplatform_gateway.queue.planner.queue import Preempt, Rules
 
 GRACE_S = 30.0

@@ -9,11 +9,13 @@ from gateway_parts import Gateway, add, add_team, settled
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from mlplatform_gateway.jobs import starting
+from mlplatform_gateway.jobs.containment import JobErrors
 from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.jobs.store import now
-from mlplatform_gateway.queue.planner.queue import View
+from mlplatform_gateway.queue import queueing
+from mlplatform_gateway.queue.planner.queue import Rules
+from mlplatform_gateway.queue.queueing import Queue
 from mlplatform_gateway.usage.schema import UsageRow
 
 
@@ -74,13 +76,16 @@ async def test_jobs_of_shared_token_start_in_order_of_arrival(idle: Gateway) -> 
     assert rows["job-4"].message.startswith("The job waits for 1 CPU")
 
 
-async def test_jobs_start_even_if_plan_does_not_settle(
-    idle: Gateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def unsettled(view: View) -> None:
-        raise RuntimeError("The plan still changes.")
-
-    monkeypatch.setattr(starting, "plan", unsettled)
-    await add(idle, "mine", 1)
-    await once_at_work(idle, {"mine"})
-    assert "The plan still changes. Only its first pass is executed." in caplog.text
+async def test_job_that_does_not_end_has_one_deadline(idle: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise others would wait for its room without end."""
+    await add(idle, "stuck", 1)
+    assert await idle.store.begin_attempt("stuck")
+    await idle.store.request_stop("stuck")
+    queue = Queue({}, idle.store.engine, JobErrors(), Rules())
+    rows = await idle.store.open_jobs()
+    active = [(job, attempt) for job in rows if (attempt := job.open_attempt)]
+    (first,) = (await queue.view([], active, [])).running
+    monkeypatch.setattr(queueing, "now", lambda: now() + timedelta(hours=1))
+    (later,) = (await queue.view([], active, [])).running
+    assert first.notice
+    assert first.notice == later.notice

@@ -1,24 +1,14 @@
 """Accounts, promises and rights with which the tests of the planner's invariants compare its plans."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
 from queues import effects
 
-from mlplatform_gateway.queue.planner.accounts import Accounts
 from mlplatform_gateway.queue.planner.backfill import reserve
-from mlplatform_gateway.queue.planner.queue import (
-    Action,
-    Caps,
-    Explain,
-    Preempt,
-    Reserve,
-    RunningJob,
-    Usage,
-    View,
-    WaitingJob,
-)
+from mlplatform_gateway.queue.planner.queue import Action, Caps, Placement, Preempt, RunningJob, Usage, View, WaitingJob
 from mlplatform_gateway.queue.planner.room import Room
 from mlplatform_gateway.queue.planner.shares import Shares
 from mlplatform_gateway.queue.planner.state import State
@@ -40,22 +30,17 @@ def caught_up(view: View) -> View:
     return replace(view, nodes=tuple(replace(node, free=free[node.name]) for node in view.nodes))
 
 
-def own_room(view: View) -> Room:
-    """Return what is free on living nodes by the planner's own accounts, less what is kept for claims within shares."""
-    return Accounts(State(view)).own(within=True)
+def own_room(view: View, promises: Mapping[str, Placement]) -> Room:
+    """Return what is free on living nodes by the planner's own accounts, less what is promised."""
+    room = State(view).own
+    for placement in promises.values():
+        room.take(placement)
+    return room
 
 
-def kept_holds(actions: list[Action]) -> dict[str, float]:
-    """Return by job the latest start that its hold promises; jobs that get a claim are left out."""
-    claimed = {action.claim.job for action in actions if isinstance(action, Reserve)}
-    kept = [action for action in actions if isinstance(action, Explain) and action.job not in claimed]
-    return {action.job: action.latest_start for action in kept if action.latest_start is not None}
-
-
-def hold(view: View, job: WaitingJob) -> float:
+def hold(view: View, promises: Mapping[str, Placement], job: WaitingJob) -> float:
     """Return the latest start of a job if nothing else starts; infinity if unknown."""
-    state = State(view)
-    kept = reserve(job, state, Accounts(state))
+    kept = reserve(job, State(view), own_room(view, promises))
     return max(view.now, kept.time) if kept else math.inf
 
 
@@ -64,29 +49,32 @@ def is_uncapped(view: View, job: WaitingJob) -> bool:
     return team.caps == Caps() and team.person_caps == Caps() and not job.group
 
 
-def is_within(view: View, job: WaitingJob) -> bool:
-    """Return whether a job is within its share, counting claims."""
+def is_within(view: View, promises: Mapping[str, Placement], job: WaitingJob) -> bool:
+    """Return whether a job is within its share, counting what others are promised."""
     shares = Shares(view.teams, view.nodes)
-    claimed = {claim.job for claim in view.claims}
-    held: list[WaitingJob | RunningJob] = [*view.running, *(other for other in view.waiting if other.id in claimed)]
-    for other in held:
-        if other.team == job.team:
-            shares.add(other)
+    promised = [other for other in view.waiting if other.id in promises and other is not job]
+    for other in (*view.running, *promised):
+        shares.add(other)
     return shares.includes(job)
 
 
-def could_take_back(view: View, shares: Shares, job: WaitingJob) -> bool:
-    """Return whether a job would fit if one job left that may be asked to; claims beyond shares count as released."""
+def is_senior(view: View, promises: Mapping[str, Placement], job: WaitingJob) -> bool:
+    """Return whether a job has waited for long, and would be within its share if later jobs of its team left."""
+    before = [one for one in view.running if one.team == job.team and one.sequence < job.sequence]
+    promised = [one for one in view.waiting if one.team == job.team and one.id in promises and one is not job]
+    return State(view).is_senior(job) and Shares(view.teams, view.nodes).includes_after(job, [*before, *promised])
+
+
+def could_take_back(view: View, promises: Mapping[str, Placement], shares: Shares, job: WaitingJob) -> bool:
+    """Return whether a job would fit if one job left that may be asked to; only promises within shares count."""
     room = Room(view.nodes, {node.name: node.total for node in view.nodes if node.alive})
     for other in view.running:
         is_leaving = other.notice is not None and view.now <= other.notice.deadline + view.rules.hold_back_s
         if not is_leaving:
             room.take(other.placement)
-    waiting = {other.id: other for other in view.waiting}
-    for claim in view.claims:
-        others = replace(view, claims=[other for other in view.claims if other is not claim])
-        if is_within(others, waiting[claim.job]):
-            room.take(claim.placement)
+    for waiting in view.waiting:
+        if waiting.id in promises and is_within(view, promises, waiting):
+            room.take(promises[waiting.id])
     for other in view.running:
         staying = [one for one in view.running if one.team == other.team and one.notice is None]
         borrowed = other.id in shares.borrowed(other.team, staying)

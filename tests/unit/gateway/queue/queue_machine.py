@@ -6,7 +6,6 @@ some take more than they asked for, and what Ray reports as free is sometimes le
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -23,21 +22,22 @@ from invariants import (
     caught_up,
     could_take_back,
     hold,
+    is_senior,
     is_uncapped,
     is_within,
-    kept_holds,
     own_room,
     renamed,
     without_text,
 )
-from queues import effects, is_beyond_share, left
+from queues import effects, is_beyond_share, left, settled
 
 from mlplatform.capacity.resources import Node, Request, Resources, WorkerGroup
 from mlplatform_gateway.queue.planner.feasibility import check
-from mlplatform_gateway.queue.planner.plan import first_pass, plan, queue
+from mlplatform_gateway.queue.planner.plan import plan, queue
 from mlplatform_gateway.queue.planner.queue import (
     Action,
     Caps,
+    Explain,
     JobClass,
     Placement,
     Preempt,
@@ -49,8 +49,9 @@ from mlplatform_gateway.queue.planner.queue import (
     View,
     WaitingJob,
 )
+from mlplatform_gateway.queue.planner.round import Round
 from mlplatform_gateway.queue.planner.shares import Shares, total
-from mlplatform_gateway.queue.planner.state import execute
+from mlplatform_gateway.queue.planner.state import State, execute
 
 EPSILON = 1e-6
 RULES = Rules(grace_s=100, overdue_s=5000, hold_back_s=50)
@@ -88,14 +89,15 @@ class Queue(RuleBasedStateMachine):
         self.view = View(0.0, (), {"a": Team("a", 0, 0)}, rules=RULES)
         self.number = 0
         self.idlers: set[str] = set()
-        self._planned: tuple[View, list[Action], View] | None = None
+        self._planned: tuple[View, list[Action], View, Round] | None = None
 
     @property
-    def planned(self) -> tuple[list[Action], View]:
-        """The plan for the view, and the view that it leads to."""
+    def planned(self) -> tuple[list[Action], View, Round]:
+        """The plan for the view, the view that it leads to, and the planner's last round there."""
         if self._planned is None or self._planned[0] is not self.view:
             actions = plan(self.view)
-            self._planned = self.view, actions, execute(self.view, effects(actions))
+            after = execute(self.view, effects(actions))
+            self._planned = self.view, actions, after, settled(after)
         return self._planned[1:]
 
     @initialize(gpus=st.lists(st.integers(0, 4), min_size=1, max_size=4), teams=TEAMS)
@@ -222,15 +224,13 @@ class Queue(RuleBasedStateMachine):
 
     @rule()
     def no_backfill_moves_a_hold_later(self) -> None:
-        """In one pass; room is kept for the first job within its share that does not fit, in each pass again."""
-        actions = first_pass(self.view)
-        promised = kept_holds(actions)
-        if all(isinstance(action, Preempt) or self._is_backfill(action, promised) for action in effects(actions)):
-            after = execute(self.view, effects(actions))
-            claimed = {claim.job for claim in after.claims}
-            for job in after.waiting:
-                if job.id in promised and job.id not in claimed:
-                    assert hold(after, job) <= promised[job.id] + EPSILON, "no backfill delays room that is kept"
+        """Starts after room is kept for the first job within its share that does not fit leave it that room."""
+        last = Round(State(self.view))
+        kept = last.reservation
+        if kept and last.actions and self._is_backfill(last.actions[-1], kept.job, kept.overdue):
+            again = Round(State(execute(self.view, last.actions))).reservation
+            if again and again.job == kept.job:
+                assert max(self.view.now, again.time) <= max(self.view.now, kept.time) + EPSILON
 
     @rule(steps=st.integers(1, 4))
     def killed_in_between_comes_to_the_same_end(self, steps: int) -> None:
@@ -241,7 +241,7 @@ class Queue(RuleBasedStateMachine):
             parts = execute(parts, rest[:steps])
         assert rest == [], "plans that are killed come to an end"
         assert {job.id for job in parts.running} == {job.id for job in whole.running}
-        assert {claim.job for claim in parts.claims} == {claim.job for claim in whole.claims}
+        assert {job.id: job.reserved for job in parts.waiting} == {job.id: job.reserved for job in whole.waiting}
         assert _noticed(parts) == _noticed(whole)
 
     @rule()
@@ -270,14 +270,12 @@ class Queue(RuleBasedStateMachine):
                     self.idlers.add(action.job)
             self.view = execute(before, [action])
 
-    def _is_backfill(self, action: Action, holds: Iterable[str]) -> bool:
-        """Return whether an action is a start that may not delay a hold: others have a right to start."""
+    def _is_backfill(self, action: Action, kept: WaitingJob, overdue: bool) -> bool:
+        """Return whether an action is a start that may not delay a job for which room is kept."""
         if not isinstance(action, Start):
             return False
         team = next(job.team for job in self.view.waiting if job.id == action.job)
-        kept = [job for job in self.view.waiting if job.id in holds]
-        overdue = any(job.since + RULES.overdue_s <= self.view.now and job.team == team for job in kept)
-        return not action.within_share or len(self.view.teams) == 1 or overdue
+        return not action.within_share or len(self.view.teams) == 1 or (overdue and team == kept.team)
 
     def _replace_if_it_fits(self, job: RunningJob, placement: Placement) -> None:
         """Give a running job another footprint if the nodes have that; Ray's accounts then say the same as ours."""
@@ -302,28 +300,27 @@ class Queue(RuleBasedStateMachine):
         assert not any(job.id == action.claimant and job.yields_until > view.now for job in view.waiting)
         overtime = victim.ends_by is not None and victim.ends_by <= view.now
         if not overtime and not victim.idle:
-            assert is_beyond_share(view, victim), "within its share nothing is taken back"
             claimant = next(job for job in view.waiting if job.id == action.claimant)
-            others = replace(view, claims=[claim for claim in view.claims if claim.job != claimant.id])
-            if not is_within(others, claimant):
+            promises = Round(State(view)).promises
+            if is_within(view, promises, claimant):
+                assert claimant.team != victim.team
+            elif is_senior(view, promises, claimant):
+                later = claimant.sequence < victim.sequence
+                assert later or claimant.team != victim.team, "two jobs do not drive each other out in turns"
+            else:
                 assert claimant.since + RULES.overdue_s <= view.now
                 assert claimant.sequence < victim.sequence, "two jobs do not drive each other out in turns"
-            else:
-                assert claimant.team != victim.team
+                assert is_beyond_share(view, victim)
+            if claimant.team != victim.team:
+                assert is_beyond_share(view, victim), "within its share no other team takes anything back"
 
     def _check_caps(self, start: Start) -> None:
-        """Count what is taken beyond requests too, but not against a job that has a claim already."""
+        """Count what is taken beyond requests too."""
         view = self.view
         job = next(job for job in view.waiting if job.id == start.job)
-        claimed = {claim.job for claim in view.claims}
-        if job.id in claimed:
-            return
         team, wanted = view.teams[job.team], job.request.sums
-        held: list[tuple[WaitingJob | RunningJob, tuple[float, float]]]
-        held = [(other, total(other.placement)) for other in view.running]
-        held += [(other, other.request.sums) for other in view.waiting if other.id in claimed]
         for caps, whose in ((team.caps, {job.team}), (team.person_caps, {job.person})):
-            amounts = [amount for other, amount in held if {other.team, other.person} & whose]
+            amounts = [total(other.placement) for other in view.running if {other.team, other.person} & whose]
             for index, most in ((0, caps.gpus), (1, caps.cpus)):
                 if most is not None and wanted[index]:
                     assert sum(amount[index] for amount in amounts) + wanted[index] <= most + EPSILON
@@ -333,20 +330,16 @@ class Queue(RuleBasedStateMachine):
         assert all(value >= -EPSILON for free in accounts(self.view).free.values() for value in free.values())
 
     @invariant()
-    def claims_will_have_their_room(self) -> None:
-        """On each node, what claims need and the jobs that stay hold is at most what it has."""
-        _, after = self.planned
-        leaving = {victim for claim in after.claims for victim in claim.victims}
-        stay = [job for job in after.running if job.id not in leaving]
-        free = accounts(replace(after, running=stay))
-        for claim in after.claims:
-            free.take(claim.placement)
+    def promises_will_be_kept(self) -> None:
+        """On each node, what is promised and the jobs that stay hold is at most what it has."""
+        _, after, last = self.planned
+        stay = [job for job in after.running if not job.notice or after.now > job.notice.deadline + RULES.hold_back_s]
+        free = own_room(replace(after, running=stay), last.promises)
         alive = {node.name for node in after.nodes if node.alive}
-        for claim in after.claims:
-            assert all(job.notice for job in after.running if job.id in claim.victims)
-            for name, amounts in claim.placement.items():
+        for placement in last.promises.values():
+            for name, amounts in placement.items():
                 assert name in alive
-                assert all(free.free[name][key] >= -EPSILON for key in amounts), "claims are void"
+                assert all(free.free[name][key] >= -EPSILON for key in amounts), "promises are void"
 
     @invariant()
     def caps_hold(self) -> None:
@@ -372,37 +365,33 @@ class Queue(RuleBasedStateMachine):
 
     @invariant()
     def what_is_owed_comes_within_grace(self) -> None:
-        """A job within its share has a claim with a near deadline if one borrower may be asked and makes it fit.
+        """A job within its share is promised room by a near time if one borrower may be asked and makes it fit.
 
-        Nobody is asked to leave for what only Ray counts as used, so a job that fits in our own accounts has none.
+        Nobody is asked to leave for what only Ray counts as used, or to overtake an overdue job of the same team.
         """
-        after = self.planned[1]
+        actions, after, last = self.planned
+        held = {**last.promises, **last.lagging}
         shares = Shares(after.teams, after.nodes)
-        running = {job.id: job for job in after.running}
-        for claim in after.claims:
-            leaving = [running[name].notice for name in claim.victims if name in running]
-            assert all(notice and after.now <= notice.deadline + RULES.hold_back_s for notice in leaving)
-            assert claim.deadline <= after.now + RULES.grace_s
+        for say in actions:
+            if isinstance(say, Explain) and say.job in last.promises:
+                assert say.latest_start is not None
+                assert say.latest_start <= after.now + RULES.grace_s + RULES.hold_back_s
         if not shares.alone:
             for job in after.waiting:
-                claimed = job.id in {claim.job for claim in after.claims}
-                yields = job.yields_until > after.now
-                if not (claimed or yields) and is_uncapped(after, job) and is_within(after, job):
-                    assert own_room(after).place(job.request) or not could_take_back(after, shares, job), job
+                waits = job.id not in held and job.yields_until <= after.now
+                if waits and is_uncapped(after, job) and is_within(after, held, job):
+                    fits = own_room(after, held).place(job.request)
+                    assert fits or not could_take_back(after, held, shares, job), job
 
     @invariant()
     def room_is_kept_for_what_is_owed(self) -> None:
-        """Some job within its share that does not fit has a hold, if one of them will fit at a known time.
-
-        An overdue job may have it without a known time, which shows in no action.
-        """
-        actions, after = self.planned
-        claimed = {claim.job for claim in after.claims}
-        owed = [job for job in after.waiting if job.id not in claimed and job.yields_until <= after.now]
-        owed = [job for job in owed if is_uncapped(after, job) and is_within(after, job)]
-        overdue = any(job.since + RULES.overdue_s <= after.now for job in owed)
-        if not overdue and kept_holds(actions).keys() <= claimed:
-            assert all(hold(after, job) == math.inf for job in owed)
+        """Some job within its share that does not fit has a hold, if one of them will fit at a known time."""
+        _, after, last = self.planned
+        held = {**last.promises, **last.lagging}
+        owed = [job for job in after.waiting if job.id not in held and job.yields_until <= after.now]
+        owed = [job for job in owed if is_uncapped(after, job) and is_within(after, held, job)]
+        if last.reservation is None:
+            assert all(hold(after, held, job) == math.inf for job in owed)
 
     def _leave(self, job: RunningJob, again: bool) -> None:
         self.view = left(self.view, job.id)

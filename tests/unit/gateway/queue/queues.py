@@ -8,7 +8,6 @@ from typing import Any
 from mlplatform.capacity.resources import Node, Request, Resources, WorkerGroup
 from mlplatform_gateway.queue.planner.queue import (
     Action,
-    Claim,
     Explain,
     JobClass,
     Preempt,
@@ -20,6 +19,8 @@ from mlplatform_gateway.queue.planner.queue import (
     WaitingJob,
 )
 from mlplatform_gateway.queue.planner.room import Room
+from mlplatform_gateway.queue.planner.round import Round
+from mlplatform_gateway.queue.planner.state import State
 
 NOW = 1_000_000.0
 GRACE = 120.0
@@ -81,8 +82,8 @@ def preempted(actions: Sequence[Action]) -> list[str]:
     return [action.job for action in actions if isinstance(action, Preempt)]
 
 
-def claims(actions: Sequence[Action]) -> list[Claim]:
-    return [action.claim for action in actions if isinstance(action, Reserve)]
+def reserved(actions: Sequence[Action]) -> list[str]:
+    return [action.job for action in actions if isinstance(action, Reserve)]
 
 
 def explained(actions: Sequence[Action], name: str) -> Explain:
@@ -95,6 +96,19 @@ def rules(actions: Sequence[Action], name: str) -> set[str]:
 
 def effects(actions: Sequence[Action]) -> list[Action]:
     return [action for action in actions if not isinstance(action, Explain)]
+
+
+def settled(view: View) -> Round:
+    """Return the last round of a plan, in which nothing is left to do."""
+    state = State(view)
+    while (last := Round(state)).actions:
+        pass
+    return last
+
+
+def promised(view: View) -> set[str]:
+    """Return the jobs that wait for others to leave, or for Ray, once a plan has been executed."""
+    return set(settled(view).promises)
 
 
 def left(view: View, name: str) -> View:

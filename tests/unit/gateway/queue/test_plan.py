@@ -7,13 +7,14 @@ from queues import (
     GRACE,
     HOUR,
     NOW,
-    claims,
     effects,
     explained,
     job,
     left,
     node,
     preempted,
+    promised,
+    reserved,
     rules,
     runs,
     started,
@@ -21,11 +22,10 @@ from queues import (
     workers,
 )
 
-from mlplatform.capacity.resources import Request, Resources
+from mlplatform.capacity.resources import Request, Resources, WorkerGroup
 from mlplatform.errors import SettingsError
-from mlplatform_gateway.queue.planner.forecast import forecast
-from mlplatform_gateway.queue.planner.plan import plan, queue
-from mlplatform_gateway.queue.planner.queue import Caps, Claim, JobClass, Notice, Release, Start, Team, Usage
+from mlplatform_gateway.queue.planner.plan import forecast, plan, queue
+from mlplatform_gateway.queue.planner.queue import Caps, JobClass, Notice, Reserve, Start, Team, Usage
 from mlplatform_gateway.queue.planner.state import execute
 
 A, B = Team("a", 4, 32), Team("b", 4, 32)
@@ -114,7 +114,7 @@ def test_job_within_share_takes_back_what_others_borrowed() -> None:
     running = [runs(f"b{n}", "b", started=NOW - (10 - n) * HOUR) for n in range(8)]
     actions = plan(view([node("n0")], [job("mine", "a", 2)], running, [A, B]))
     assert preempted(actions) == ["b7", "b6"]
-    assert claims(actions)[0].victims == {"b6", "b7"}
+    assert reserved(actions) == ["mine"]
     assert "Team a takes back 2 GPUs" in next(one.why for one in actions if getattr(one, "job", "") == "b7")
 
 
@@ -151,19 +151,28 @@ def test_borrower_that_has_just_started_is_preempted() -> None:
 
 
 def test_freed_room_belongs_to_its_claimant() -> None:
-    claim = Claim("mine", frozenset({"gone"}), NOW + 60, {"n0": {"GPU": 2}})
     running = [runs("own", "b", {"n0": 6}), runs("dying", "b", {"n0": 1}, notice=Notice(NOW + 60, "mine"))]
-    waiting = [job("thief", "b"), job("mine", "a", 2)]
-    claim = replace(claim, victims=frozenset({"gone", "dying"}))
-    actions = plan(view([node("n0")], waiting, running, [A, B], claims=[claim]))
-    assert effects(actions) == []
-    after = plan(view([node("n0")], waiting, running[:1], [A, B], claims=[claim]))
-    assert started(after) == ["mine"]
+    waiting = [job("thief", "b"), job("mine", "a", 2, reserved=Reserve("mine", {"n0": {"GPU": 2}}, NOW + 60))]
+    assert effects(plan(view([node("n0")], waiting, running, [A, B]))) == []
+    assert started(plan(view([node("n0")], waiting, running[:1], [A, B]))) == ["mine"]
+
+
+def test_job_with_reserved_room_precedes_more_urgent_one() -> None:
+    leaving = runs("dying", "b", {"n0": 2}, notice=Notice(NOW + 60, "mine"))
+    waiting = [
+        job("mine", "a", 2, reserved=Reserve("mine", {"n0": {"GPU": 2}}, NOW + 60)),
+        job("urgent", "a", 2, job_class=JobClass.URGENT),
+    ]
+    small = [Team("a", 2, 32), Team("b", 0, 0)]
+    known = view([node("n0", 2)], waiting, [leaving], small)
+    assert promised(known) == {"mine"}
+    assert started(plan(left(known, "dying"))) == ["mine"]
 
 
 def test_wait_for_ray_after_jobs_have_left_is_explained() -> None:
-    claim = Claim("mine", frozenset({"gone"}), NOW + 60, {"n0": {"GPU": 8}})
-    known = view([node("n0")], [job("mine", "a", 8)], [], [A, B], claims=[claim])
+    known = view(
+        [node("n0")], [job("mine", "a", 4, reserved=Reserve("mine", {"n0": {"GPU": 4}}, NOW + 60))], [], [A, B]
+    )
     lagging = replace(known, nodes=[replace(known.nodes[0], free={"CPU": 64, "GPU": 0})])
     (reason,) = explained(plan(lagging), "mine").reasons
     assert reason.text.endswith("have left; Ray does not list them as gone yet.")
@@ -174,40 +183,59 @@ def test_stuck_victim_is_replaced_by_others() -> None:
         runs("stuck", "b", {"n0": 4}, notice=Notice(NOW - 61, "mine")),
         runs("other", "b", {"n0": 4}),
     ]
-    claim = Claim("mine", frozenset({"stuck"}), NOW - 61, {"n0": {"GPU": 4}})
-    poor = Team("b", 0, 0)
-    actions = plan(view([node("n0")], [job("mine", "a", 4)], running, [A, poor], claims=[claim]))
-    assert preempted(actions) == ["other"]
-    assert claims(actions)[0].victims == {"other"}
+    mine = job("mine", "a", 4, reserved=Reserve("mine", {"n0": {"GPU": 4}}, NOW + 60))
+    assert preempted(plan(view([node("n0")], [mine], running, [A, Team("b", 0, 0)]))) == ["other"]
 
 
-def test_claim_of_a_stopped_job_is_released() -> None:
-    claim = Claim("stopped", frozenset(), NOW, {"n0": {"GPU": 8}})
-    actions = plan(view([node("n0")], [job("next", "a")], teams=[A, B], claims=[claim]))
-    assert Release("stopped") in actions
-    assert started(actions) == ["next"]
+def test_job_starts_elsewhere_if_its_reserved_room_never_becomes_free() -> None:
+    """A job that is being stopped, and does not end, has a deadline that moves on."""
+    stuck = runs("stopped", "b", {"n0": 4}, notice=Notice(NOW + GRACE))
+    mine = job("mine", "a", 4, reserved=Reserve("mine", {"n0": {"GPU": 4}}, NOW - HOUR))
+    assert started(plan(view([node("n0", 4), node("n1", 4)], [mine], [stuck], [A, B]))) == ["mine"]
 
 
-def test_claim_on_a_lost_node_moves() -> None:
-    claim = Claim("mine", frozenset({"gone"}), NOW, {"n0": {"GPU": 4}})
-    running = [runs("lent", "b", {"n1": 8})]
-    nodes = [node("n0", alive=False), node("n1")]
-    actions = plan(view(nodes, [job("mine", "a", 4)], running, [A, Team("b", 0, 0)], claims=[claim]))
-    assert preempted(actions) == ["lent"]
-    assert set(claims(actions)[0].placement) == {"n1"}
+def test_small_jobs_start_beside_program_outside_of_jobs() -> None:
+    """A notebook that holds a CPU of each node keeps a job waiting that needs them all, and others for a minute."""
+    nodes = [node(name, 4, cpus=8) for name in ("n0", "n1")]
+    whole = job("whole", request=Request(Resources(8), WorkerGroup(1, 8)))
+    known = view(nodes, [whole, job("small", request=Request(Resources(1)))])
+    outside = replace(known, nodes=[replace(one, free={**one.free, "CPU": 7}) for one in known.nodes])
+    later = replace(execute(outside, effects(plan(outside))), now=NOW + 61)
+    assert started(plan(later)) == ["small"]
+    alone = [one for one in later.waiting if one.id == "whole"]
+    assert rules(plan(replace(later, waiting=alone)), "whole") == {"ray"}
+
+
+def test_room_left_for_overdue_job_is_held_while_ray_lags() -> None:
+    placement = {"n0": {"GPU": 4.0}}
+    big = job("big", "b", 4, since=OVERDUE, reserved=Reserve("big", placement, NOW + 60))
+    known = view([node("n0", 4)], [big, job("small", "a")], [], POOR)
+    lags = replace(known, nodes=[replace(known.nodes[0], free={"CPU": 64, "GPU": 3})])
+    assert started(plan(lags)) == []
+    assert promised(lags) == {"big"}
+    assert started(plan(known)) == ["big"]
+
+
+def test_leaving_jobs_count_once_for_promises_and_reservations() -> None:
+    """Job `second` needs what `first` was promised, too, so room is kept for it only once `long` has ended."""
+    running = [
+        runs("leaves", "b", {"n0": 4}, notice=Notice(NOW + GRACE, "first")),
+        runs("long", "b", {"n1": 4}, ends_by=NOW + 5 * HOUR, stays=True),
+    ]
+    waiting = [
+        job("first", "a", 4, reserved=Reserve("first", {"n0": {"GPU": 4}}, NOW + GRACE)),
+        job("second", "a", 4),
+    ]
+    teams = [Team("a", 8, 64), Team("b", 0, 0)]
+    actions = plan(view([node("n0", 4), node("n1", 4)], waiting, running, teams))
+    assert explained(actions, "second").latest_start == NOW + 5 * HOUR + GRACE
 
 
 def test_second_claim_uses_what_the_first_leaves_over() -> None:
     running = [runs("big", "b", {"n0": 8})]
     actions = plan(view([node("n0")], [job("one", "a"), job("two", "a")], running, [A, Team("b", 0, 0)]))
     assert preempted(actions) == ["big"]
-    assert [claim.job for claim in claims(actions)] == ["one", "two"]
-
-
-def test_plan_killed_between_preemption_and_claim_continues() -> None:
-    before = view([node("n0")], [job("mine", "a")], [runs("big", "b", {"n0": 8})], [A, B])
-    preempt, reserve = effects(plan(before))
-    assert effects(plan(execute(before, [preempt]))) == [reserve]
+    assert reserved(actions) == ["one", "two"]
 
 
 def test_shares_shrink_in_proportion_to_lost_nodes() -> None:
@@ -237,9 +265,10 @@ def test_no_room_is_kept_for_borrower_though_it_is_overdue() -> None:
 def test_borrowers_leave_for_overdue_job_that_came_before_them(since: float, leaving: list[str]) -> None:
     big = job("big", "b", 8, since=since)
     running = [runs("one", "a", {"n0": 4}, started=NOW - 2), runs("two", "b", {"n0": 4}, started=NOW - 1)]
-    actions = plan(view([node("n0")], [big], running, POOR))
+    known = view([node("n0")], [big], running, POOR)
+    actions = plan(known)
     assert preempted(actions) == leaving
-    assert [claim.job for claim in claims(actions)] == ["big"] * bool(leaving)
+    assert promised(execute(known, effects(actions))) == ({"big"} if leaving else set())
     whys = [one.why for one in actions if getattr(one, "job", "") == "one"]
     assert all("big (b-person, team b), which came before it, has waited for 72.0 h" in why for why in whys)
 
@@ -361,15 +390,14 @@ def test_borrower_leaves_though_its_team_has_an_idle_job_elsewhere() -> None:
     assert preempted(plan(view(nodes, [job("mine", "a", 2)], running, teams))) == ["more"]
 
 
-def test_room_of_idle_job_is_claimed_for_a_borrower() -> None:
+def test_room_of_idle_job_is_for_whom_it_left() -> None:
     """Else the idle job, which is within its share, would start again before the job for which it has left."""
     running = [runs("lazy", "a", {"n0": 4}, idle=True), runs("own", "b", {"n0": 4})]
     before = view([node("n0")], [job("j", "b", 2)], running, [A, B])
     actions = plan(before)
-    assert [claim.job for claim in claims(actions)] == ["j"]
-    after = left(execute(before, actions), "lazy")
-    again = replace(after, waiting=(*after.waiting, job("lazy", "a", 4)))
-    first = plan(again)
+    assert promised(before) == {"j"}
+    after = left(execute(before, effects(actions)), "lazy")
+    first = plan(replace(after, waiting=(*after.waiting, job("lazy", "a", 4, yields_until=NOW + 1))))
     assert started(first)[0] == "j"
     assert next(action.within_share for action in first if isinstance(action, Start)) is False
 
@@ -389,7 +417,7 @@ def test_job_with_idle_gpus_starts_where_they_are_free() -> None:
 def test_job_with_idle_gpus_delays_no_other_of_its_team() -> None:
     waiting = [job("lazy", "a", 4, yields_until=NOW + 1), job("mine", "a", 4)]
     actions = plan(view([node("n0")], waiting, [runs("r", "b", {"n0": 8})], [A, B]))
-    assert [claim.job for claim in claims(actions)] == ["mine"]
+    assert reserved(actions) == ["mine"]
 
 
 def test_each_waiting_job_takes_back_its_own_jobs_at_limit() -> None:
@@ -440,32 +468,23 @@ def test_forecast_is_unknown_without_limits() -> None:
     assert forecast(view([node("n0", 1)], [job("j")], [runs("r")])) == {"j": None}
 
 
-def test_plan_after_its_execution_is_empty() -> None:
-    running = [runs(f"b{n}", "b") for n in range(7)]
-    before = view([node("n0")], [job(f"a{n}", "a") for n in range(3)], running, [A, B])
-    actions = plan(before)
-    assert effects(actions)
-    assert effects(plan(execute(before, actions))) == []
-
-
 @pytest.mark.parametrize("gone", [0, 2])
-def test_claim_of_overdue_job_goes_to_job_within_share(gone: int) -> None:
+def test_room_promised_to_overdue_job_goes_to_job_within_share(gone: int) -> None:
     teams = [Team("lender", 8, 64), Team("borrower", 0, 0)]
     overdue = job("overdue", "borrower", workers(8), since=NOW - 100 * HOUR)
     borrowers = [runs(f"r{number}", "borrower", {"n0": 1}) for number in range(8)]
     before = view([node("n0")], [overdue], borrowers, teams)
     after = execute(before, effects(plan(before)))
-    assert [claim.job for claim in after.claims] == ["overdue"]
+    assert promised(after) == {"overdue"}
     for number in range(gone):
         after = left(after, f"r{number}")
     owed = job("owed", "lender", workers(4))
-    actions = plan(replace(after, waiting=(*after.waiting, owed)))
-    assert Release("overdue") in actions
-    assert [claim.job for claim in claims(actions)] == ["owed"]
-    assert preempted(actions) == []
+    after = replace(after, waiting=(*after.waiting, owed))
+    assert promised(after) == {"owed"}
+    assert preempted(plan(after)) == []
 
 
-def test_room_kept_for_overdue_job_goes_to_job_within_share() -> None:
+def test_room_left_for_overdue_job_goes_to_job_within_share() -> None:
     teams = [Team("lender", 8, 64), Team("borrower", 0, 0)]
     overdue = job("overdue", "borrower", workers(8), since=NOW - 100 * HOUR)
     before = view([node("n0")], [overdue], [runs(f"r{number}", "borrower", {"n0": 4}) for number in range(2)], teams)

@@ -59,7 +59,7 @@ def test_nothing_within_its_share_is_taken_back(view: View) -> None:
 @given(view=full_clusters(), order=st.randoms(use_true_random=False))
 def test_claimant_starts_when_its_victims_have_left_whoever_arrives(view: View, order: random.Random) -> None:
     view = execute(view, effects(plan(view)))
-    claimants = {claim.job for claim in view.claims}
+    claimants = {job.id for job in view.waiting if job.reserved}
     leaving = sorted(job.id for job in view.running if job.notice)
     order.shuffle(leaving)
     for number, name in enumerate(leaving):

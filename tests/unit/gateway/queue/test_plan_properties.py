@@ -18,7 +18,7 @@ CROWDED_STEPS = 250
 
 
 class Crowd:
-    """Random steps of a queue that is mostly full, where claims, holds and backfill meet; a seed determines them."""
+    """Random steps of a queue that is mostly full, where promises, holds and backfill meet; a seed determines them."""
 
     def __init__(self, number: int) -> None:
         self.chance = random.Random(number)  # noqa: S311 - reproducible
@@ -46,7 +46,7 @@ class Crowd:
         }
         chance.choices(list(steps), list(steps.values()))[0]()
         queue.no_node_is_oversubscribed()
-        queue.claims_will_have_their_room()
+        queue.promises_will_be_kept()
         queue.what_is_owed_comes_within_grace()
         queue.room_is_kept_for_what_is_owed()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from queues import NOW, claims, effects, explained, job, left, node, preempted, runs, started, view, workers
+from queues import NOW, effects, job, left, node, preempted, promised, reserved, runs, started, view, workers
 
 from mlplatform.capacity.resources import Request, Resources
 from mlplatform_gateway.queue.planner.plan import plan
@@ -35,32 +35,24 @@ def test_job_with_unrequested_gpus_leaves_before_its_teammate() -> None:
     assert preempted(actions) == ["old"]
 
 
-def test_room_that_ray_lags_to_free_is_not_claimed() -> None:
-    """Otherwise the claim would be released for the job within its share, and made again, without end."""
+def test_nobody_leaves_for_room_that_ray_lags_to_free() -> None:
     teams = [Team("vision", 5, 20), Team("audio", 0, 0)]
     running = [runs("one", "vision", {"n0": 1}), runs("half", "vision", {"n0": 0.5}, idle=True)]
     waiting = [job("large", "audio", workers(3)), job("small", "vision", 0.5)]
     known = view([node("n0", 4)], waiting, running, teams)
     lags = replace(known, nodes=[replace(one, free={}) for one in known.nodes])
-    assert effects(plan(lags)) == []
+    assert preempted(plan(lags)) == []
 
 
-def test_room_that_ray_lags_to_free_is_held() -> None:
-    teams = [Team("vision", 4, 16), Team("audio", 0, 0)]
-    known = view([node("n0", 4)], [job("waits", "vision", 4)], teams=teams)
-    lags = replace(known, nodes=[replace(one, free={}) for one in known.nodes])
-    assert explained(plan(lags), "waits").latest_start == NOW
-
-
-def test_many_claims_of_overdue_jobs_go_to_jobs_within_share() -> None:
+def test_room_promised_to_overdue_jobs_goes_to_jobs_within_share() -> None:
     nodes, names = [node(f"n{number}", 1) for number in range(60)], range(60)
     overdue = [job(f"late{number}", "audio", workers(1), since=NOW - 100 * HOUR) for number in names]
     borrowers = [runs(f"r{number}", "audio", {f"n{number}": 1}) for number in names]
     teams = [Team("vision", 60, 4000), Team("audio", 0, 0)]
     before = view(nodes, overdue, borrowers, teams)
     after = execute(before, effects(plan(before)))
-    assert len(after.claims) == len(overdue)
+    assert len(promised(after)) == len(overdue)
     owed = [job(f"owed{number}", "vision", workers(1)) for number in names]
     after = replace(left(after, "r0"), waiting=(*after.waiting, *owed))
     actions = plan(after)
-    assert {*started(actions), *(claim.job for claim in claims(actions))} >= {one.id for one in owed}
+    assert {*started(actions), *reserved(actions)} >= {one.id for one in owed}

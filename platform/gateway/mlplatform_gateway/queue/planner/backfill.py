@@ -8,12 +8,9 @@ jobs only, and nothing else starts on the nodes that were chosen for them.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mlplatform_gateway.queue.planner.accounts import Accounts
-from mlplatform_gateway.queue.planner.queue import Placement, RunningJob, WaitingJob
+from mlplatform_gateway.queue.planner.queue import RunningJob, WaitingJob
 from mlplatform_gateway.queue.planner.room import Room
 from mlplatform_gateway.queue.planner.state import State
 
@@ -26,7 +23,7 @@ class Reservation:
         job: the waiting job.
         overdue: whether it has waited for too long.
         time: time at which it starts at the latest; infinity if unknown.
-        beside: room that is left beside it at that time; changes with each job that starts in it.
+        beside: room that is left beside it at that time.
     """
 
     job: WaitingJob
@@ -39,30 +36,27 @@ class Reservation:
         return job.limit_s is not None and state.now + job.limit_s + state.rules.grace_s <= self.time < math.inf
 
 
-def reserve(job: WaitingJob, state: State, accounts: Accounts) -> Reservation | None:
+def reserve(job: WaitingJob, state: State, free: Room) -> Reservation | None:
     """Return the room to keep for a job within its share that fits on the empty nodes.
 
     Without a known start time, room is kept only for an overdue job.
+
+    Args:
+        job: the waiting job.
+        state: what is known.
+        free: what is free by our own accounts, less what other jobs are promised.
     """
     overdue = state.is_overdue(job)
     # Among jobs without limits, the oldest count as the first to end: new ones are never older, so the nodes that are
     # chosen remain the same from plan to plan.
-    ends = sorted(_ends(job, state, accounts), key=lambda end: end[:3])
-    base = accounts.base()
-    known = [(time, placement) for time, _, _, placement in ends if overdue or time < math.inf]
-
-    def free_after(count: int) -> Room:
-        free = base.copy()
-        for _, placement in known[:count]:
-            free.give(placement)
-        return free
-
-    if free_after(len(known)).place(job.request) is None:
-        return None
-    high = bisect_left(range(len(known)), True, key=lambda count: free_after(count).place(job.request) is not None)
-    time = known[high - 1][0] if high else -math.inf
+    ends = sorted((_end(one, state), one.started, one.sequence, one.placement) for one in state.running.values())
+    known = [(end, placement) for end, _, _, placement in ends if overdue or end < math.inf]
+    beside, time, left = free.copy(), -math.inf, 0
     # With all that leaves by then: what a plan starts until that time has left, also if a later plan finds it running.
-    beside = free_after(max(high, sum(end <= time < math.inf for end, _ in known)))
+    while left < len(known) and (known[left][0] <= time < math.inf or beside.place(job.request) is None):
+        time = max(time, known[left][0])
+        beside.give(known[left][1])
+        left += 1
     placement = beside.place(job.request)
     if placement is None:
         return None
@@ -70,24 +64,8 @@ def reserve(job: WaitingJob, state: State, accounts: Accounts) -> Reservation | 
     return Reservation(job, overdue, time, beside)
 
 
-def _ends(job: WaitingJob, state: State, accounts: Accounts) -> Iterator[tuple[float, float, int, Placement]]:
-    """Yield what becomes free for a job: the latest time, start and number of who has it, and the placement."""
-    shares, grace = accounts.shares, state.rules.grace_s
-    staying = [one for one in state.staying() if one.team != job.team]
-    borrowed: set[str] = set()
-    for team in {one.team for one in staying}:
-        borrowed |= shares.borrowed(team, [one for one in staying if one.team == team])
-
-    def end(one: RunningJob) -> float:
-        if one.notice is not None:
-            return one.notice.deadline if state.is_leaving(one) else math.inf
-        if one.id in borrowed or one.idle:
-            return state.now + grace
-        return math.inf if one.ends_by is None else max(state.now, one.ends_by) + grace
-
-    for one in state.running.values():
-        yield end(one), one.started, one.sequence, one.placement
-    for claim in accounts.claims:
-        waiting = state.waiting[claim.job]
-        ends = math.inf if waiting.limit_s is None else claim.deadline + waiting.limit_s + grace
-        yield ends, state.now, waiting.sequence, claim.placement
+def _end(job: RunningJob, state: State) -> float:
+    """Return the latest time at which a running job leaves; infinity if it has no limit, or is stuck."""
+    if job.notice is not None:
+        return job.notice.deadline if state.is_leaving(job) else math.inf
+    return math.inf if job.ends_by is None else max(state.now, job.ends_by) + state.rules.grace_s

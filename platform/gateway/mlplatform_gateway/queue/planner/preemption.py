@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import IntEnum
 
 from mlplatform.capacity.resources import Request
-from mlplatform_gateway.queue.planner.queue import Placement, RunningJob
+from mlplatform_gateway.queue.planner.queue import RunningJob, WaitingJob
 from mlplatform_gateway.queue.planner.room import Room
-from mlplatform_gateway.queue.planner.shares import Shares, ratio
+from mlplatform_gateway.queue.planner.shares import Shares
+
+
+class Right(IntEnum):
+    """Right of a waiting job to room that others hold; jobs with more of it are first."""
+
+    SHARE = 0
+    """It is within its team's share: borrowers of other teams leave for it."""
+
+    SENIOR = 1
+    """It would be if later jobs of its own team left, and has waited for a sixth of `overdue_s`: these leave, too."""
+
+    OVERDUE = 2
+    """It is beyond the share and has waited for `overdue_s`: borrowers that came later leave."""
+
+    NONE = 3
+    """Only jobs leave for it that leave for anybody."""
+
+    YIELDS = 4
+    """Nobody leaves for it for a while."""
 
 
 def is_overtime(job: RunningJob, now: float) -> bool:
@@ -29,35 +48,42 @@ def for_anybody(staying: Iterable[RunningJob], now: float) -> list[RunningJob]:
 
 
 def borrowers(
-    staying: Iterable[RunningJob], shares: Shares, gone: Container[str], may_leave: Callable[[RunningJob], bool]
+    staying: Iterable[RunningJob],
+    shares: Shares,
+    claimant: WaitingJob,
+    right: Right,
+    before: Mapping[str, Sequence[RunningJob | WaitingJob]],
 ) -> Iterator[RunningJob]:
     """Yield the jobs beyond the shares of their teams in the order in which they are preempted.
 
     The next is always of the team that is furthest beyond its share, of the lowest class and the youngest. A team's
-    jobs are taken only while it is beyond its share, so it falls below only if one job straddles the share.
+    jobs are taken only while it is beyond its share, so it falls below only if one job straddles the share. If teams
+    played no part, as in Kueue, the mean completion of the prototype that `SENIOR_PART` names was 2 % longer.
 
     Args:
         staying: running jobs that were not preempted.
         shares: of the teams.
-        gone: ids of jobs that count as gone.
-        may_leave: returns whether a job may be preempted at all.
+        claimant: the waiting job.
+        right: why they leave for it.
+        before: jobs by team that have their room in the share first.
     """
     teams: dict[str, list[RunningJob]] = defaultdict(list)
     for job in staying:
-        if job.id not in gone:
+        is_later = right is Right.SENIOR and job.sequence > claimant.sequence
+        if job.team != claimant.team or right is Right.OVERDUE or is_later:
             teams[job.team].append(job)
 
     def following(team: str) -> tuple[float, float, int, RunningJob] | None:
-        jobs = teams[team]
-        beyond = shares.borrowed(team, jobs)
-        able = [job for job in jobs if job.id in beyond and not job.stays and may_leave(job)]
+        first = before.get(team, ())
+        beyond = shares.borrowed(team, teams[team], first)
+        able = [job for job in teams[team] if job.id in beyond and not job.stays]
+        if right is Right.OVERDUE:  # two jobs can thus not drive each other out in turns
+            able = [job for job in able if job.sequence > claimant.sequence]
         if not able:
             return None
-        amounts = [shares.amount(job) for job in jobs]
-        part = ratio((sum(gpus for gpus, _ in amounts), sum(cpus for _, cpus in amounts)), shares.of(team))
-        first = max(able, key=_youth)
+        victim = max(able, key=_youth)
         # Of two teams that are equally far beyond their shares, the younger job decides.
-        return part, first.started, first.sequence, first
+        return shares.part(team, [*first, *teams[team]]), victim.started, victim.sequence, victim
 
     heads = {team: head for team in teams if (head := following(team))}
     while heads:
@@ -73,37 +99,30 @@ def _youth(job: RunningJob) -> tuple[int, float, int]:
     return job.job_class.order, job.started, job.sequence
 
 
-def fewest(
-    order: Sequence[RunningJob], leaving: Sequence[RunningJob], request: Request, later: Room
-) -> tuple[list[RunningJob], Placement | None]:
-    """Return jobs that make a request fit: the first of an order, and those that leave anyhow, if they help.
+def fewest(order: Iterable[RunningJob], request: Request, later: Room) -> list[RunningJob]:
+    """Return the jobs to preempt so that a request fits: the first of an order that suffice, less those without use.
 
     Args:
         order: jobs that may be preempted.
-        leaving: jobs that leave.
-        request: what has to fit.
+        request: what has to fit, and does not yet.
         later: room once those have left that do.
 
     Returns:
-        The jobs, and where the request then fits; no place if it does not fit even after all have left.
+        The jobs; none if the request does not fit even after all of them have left.
     """
-
-    def after(count: int) -> Room:
-        room = later.copy()
-        for victim in order[:count]:
-            room.give(victim.placement)
-        return room
-
-    if after(len(order)).place(request) is None:
-        return [], None
-    count = bisect_left(range(len(order)), True, key=lambda count: after(count).place(request) is not None)
-    room, needed = after(count), list[RunningJob]()
-    placement = room.place(request)
-    for victim in [*order[:count][::-1], *leaving[::-1]]:
+    room, victims = later.copy(), list(order)
+    for victim in victims:
+        room.give(victim.placement)
+    if room.place(request) is None:
+        return []
+    room, chosen = later.copy(), list[RunningJob]()
+    while room.place(request) is None:
+        chosen.append(victims[len(chosen)])
+        room.give(chosen[-1].placement)
+    for victim in chosen[::-1]:
         room.take(victim.placement)
-        if (without := room.place(request)) is None:
+        if room.place(request) is None:
             room.give(victim.placement)
-            needed.append(victim)
         else:
-            placement = without
-    return needed[::-1], placement
+            chosen.remove(victim)
+    return chosen

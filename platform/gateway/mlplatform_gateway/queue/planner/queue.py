@@ -6,23 +6,17 @@ Times are seconds since 1970, durations seconds. Nothing here is mutable, does I
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property, lru_cache
-from types import MappingProxyType
-from weakref import WeakValueDictionary
+from functools import cached_property
 
-from mlplatform.capacity.resources import Node, Request
+from mlplatform.capacity.resources import CPU_WEIGHT, Node, Request, rate
 from mlplatform.errors import SettingsError
 
 Placement = Mapping[str, Mapping[str, float]]
 """Amounts by Ray's names of the resources, by name of the node."""
-
-_BUCKETS_PER_DOUBLING = 4
-"""Jobs in one line have limits within 19 % of each other; more lines would be scanned for hardly any more backfill."""
-
-_NOTHING: Mapping[str, float] = MappingProxyType({})
 
 
 class JobClass(StrEnum):
@@ -115,6 +109,7 @@ class WaitingJob:
         group: name of the person's jobs that it belongs to; empty if none.
         at_most: jobs of its group that may run at the same time; None if unlimited.
         yields_until: time until which nobody leaves for it, because its own GPUs were idle when it left; 0 if never.
+        reserved: reservation of the room that others leave for it; None if there is none.
     """
 
     id: str
@@ -128,30 +123,23 @@ class WaitingJob:
     group: str = ""
     at_most: int | None = None
     yields_until: float = 0.0
+    reserved: Reserve | None = None
 
     @cached_property
-    def line(self) -> Hashable:
+    def line(self) -> str:
         """Grouping key: equal for jobs that the planner treats alike but for their arrival.
 
-        It is computed once per job's object, so planning is faster if the same objects are in the next view.
+        It is computed once per job's object, so planning is faster if the same objects are in the next view. A string
+        has a faster hash than a tuple of tuples.
         """
-        parts = self.team, self.person, self.job_class.value, self.group, self.at_most, _bucket(self.limit_s)
-        return _LINES.setdefault((*parts, self.yields_until, self.request.shape), _Line())
+        own = self.id if self.reserved else ""
+        parts = self.team, self.person, self.job_class.value, self.group, self.at_most, self.limit_s, self.yields_until
+        return sys.intern(repr((own, *parts, self.request.shape)))
 
-
-class _Line:
-    """Name of a line. Each plan looks up the line of each job, and objects have faster hashes than tuples of tuples."""
-
-    __slots__ = ("__weakref__",)
-
-
-_LINES: WeakValueDictionary[Hashable, _Line] = WeakValueDictionary()
-
-
-@lru_cache(1024)
-def _bucket(limit_s: float | None) -> float | None:
-    """Return which limits count as equal."""
-    return int(math.log2(limit_s) * _BUCKETS_PER_DOUBLING) if limit_s is not None and limit_s > 0 else limit_s
+    @cached_property
+    def work(self) -> float:
+        """GPU-seconds that it may do until its limit, CPUs included; infinity without a limit."""
+        return math.inf if self.limit_s is None else self.limit_s * max(CPU_WEIGHT, rate(*self.request.sums))
 
 
 @dataclass(frozen=True)
@@ -196,23 +184,6 @@ class RunningJob:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """Room that belongs to a waiting job while the jobs that hold it leave.
-
-    Attributes:
-        job: id of the waiting job.
-        victims: ids of the jobs that leave for it.
-        deadline: time at which the last of them is stopped.
-        placement: the room.
-    """
-
-    job: str
-    victims: frozenset[str]
-    deadline: float
-    placement: Placement
-
-
-@dataclass(frozen=True)
 class Usage:
     """Decayed use at the time of the view, in GPU-seconds, to which CPU-seconds count with a small weight.
 
@@ -221,8 +192,8 @@ class Usage:
         borrowed: use of each team beyond its share.
     """
 
-    persons: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
-    borrowed: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
+    persons: Mapping[str, float] = field(default_factory=dict)
+    borrowed: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -236,7 +207,6 @@ class View:
         teams: by name; those of all jobs.
         waiting: jobs that may start now, in any order. A job that may not start yet is left out.
         running: all jobs with an open attempt.
-        claims: those held by earlier plans and not yet released.
     """
 
     now: float
@@ -244,7 +214,6 @@ class View:
     teams: Mapping[str, Team]
     waiting: Sequence[WaitingJob] = ()
     running: Sequence[RunningJob] = ()
-    claims: Sequence[Claim] = ()
     usage: Usage = Usage()
     rules: Rules = Rules()
 
@@ -291,7 +260,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Start:
-    """Start a waiting job; this also ends its claim.
+    """Start a waiting job.
 
     Attributes:
         within_share: whether it is within its team's share.
@@ -321,16 +290,18 @@ class Preempt:
 
 @dataclass(frozen=True)
 class Reserve:
-    """Reserve the room of a claim, which replaces an earlier one of the same job."""
+    """Reserve room for a waiting job while the jobs that hold it leave.
 
-    claim: Claim
+    It replaces what was reserved for the job before.
 
-
-@dataclass(frozen=True)
-class Release:
-    """Delete the claim of a job that no longer needs it, cannot get it or has to leave it to one within its share."""
+    Attributes:
+        placement: the room.
+        deadline: time at which the last of those jobs is stopped.
+    """
 
     job: str
+    placement: Placement
+    deadline: float
 
 
 @dataclass(frozen=True)
@@ -347,5 +318,5 @@ class Explain:
     latest_start: float | None = None
 
 
-Action = Start | Preempt | Reserve | Release | Explain
+Action = Start | Preempt | Reserve | Explain
 """Actions are executed in the order of the plan, each in a transaction of its own."""

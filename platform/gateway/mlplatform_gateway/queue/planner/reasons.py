@@ -21,7 +21,9 @@ IDLE = "The job's GPUs are idle"
 def lacks_room(job: WaitingJob, nodes: Sequence[Node], room: Room) -> Reason:
     """Return what a job needs that is not free."""
     request = job.request
-    free = [replace(node, free=room.free[node.name]) for node in nodes]
+    # An amount is negative while more is promised than is free.
+    amounts = {name: {key: max(0.0, value) for key, value in free.items()} for name, free in room.free.items()}
+    free = [replace(node, free=amounts[node.name]) for node in nodes]
     try:
         shortage = feasibility.check(free, request.entrypoint, request.workers, request.labels)
     except CapacityError as error:
@@ -65,19 +67,12 @@ def yields(job: WaitingJob) -> Reason:
 
 def waits_for(victims: Sequence[RunningJob]) -> Reason:
     """Return the jobs that leave; none if they have left, but Ray still counts their resources as used."""
-    at_limit = all(victim.notice is not None and not victim.notice.claimant for victim in victims)
-    rule = Rule.LIMIT if victims and at_limit else Rule.CLAIM
     if not victims:
-        return Reason(rule, "The jobs that were preempted for the job have left; Ray does not list them as gone yet.")
+        return Reason(Rule.RAY, "The jobs that held the job's room have left; Ray does not list them as gone yet.")
+    at_limit = all(victim.notice is not None and not victim.notice.claimant for victim in victims)
+    rule = Rule.LIMIT if at_limit else Rule.CLAIM
     names = ", ".join(f"{job.id} ({job.person})" for job in sorted(victims, key=lambda job: job.sequence))
     return Reason(rule, f"The job waits for {names} to leave.")
-
-
-def lags(lack: Reason) -> Reason:
-    """Return that Ray counts something as used which no running job requests: its accounts are behind, or a program
-    that has connected directly uses it.
-    """
-    return Reason(Rule.RAY, lack.text)
 
 
 def why_preempted(victim: RunningJob, claimant: WaitingJob, shares: Shares | None, now: float) -> str:
@@ -94,9 +89,11 @@ def why_preempted(victim: RunningJob, claimant: WaitingJob, shares: Shares | Non
         return f"The job has reached its limit, and {whose} waits."
     if victim.idle:
         return f"{IDLE}, and {whose} waits."
+    hours = (now - claimant.since) / 3600
     if shares is None:
-        hours = (now - claimant.since) / 3600
         return f"The job runs beyond its team's share, and {whose}, which came before it, has waited for {hours:.1f} h."
+    if victim.team == claimant.team:
+        return f"The job leaves its team's share to {whose}, which came before it and has waited for {hours:.1f} h."
     return (
         f"Team {claimant.team} takes back {_amount(claimant.request.sums)} of its share of "
         f"{_amount(shares.of(claimant.team))} for {claimant.id} ({claimant.person})."

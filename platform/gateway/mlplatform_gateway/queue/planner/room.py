@@ -11,6 +11,9 @@ from mlplatform_gateway.queue.planner.queue import Placement
 
 Amounts = dict[str, dict[str, float]]
 
+EPSILON = 1e-6
+"""Tolerance in comparisons of sums: ten times 0.1 GPUs are within a share of 1."""
+
 
 class Room:
     """Free amounts per node.
@@ -27,10 +30,9 @@ class Room:
             nodes: nodes of the cluster; their own `free` is ignored.
             amounts: free amounts by node; a node that is missing has none.
         """
-        self._nodes = nodes
+        self._nodes = {node.name: node for node in nodes}
         self.free: Amounts = {node.name: dict(amounts.get(node.name, {})) for node in nodes}
         self._counts: dict[str, dict[Hashable, tuple[int, int | None]]] = {name: {} for name in self.free}
-        self._hosts: dict[Hashable, list[str]] = {}
 
     def copy(self) -> Room:
         """Return a copy that changes independently."""
@@ -63,6 +65,14 @@ class Room:
             room._counts[name] = {}
         return room
 
+    def holds(self, placement: Placement) -> bool:
+        """Return whether the whole of a placement is free."""
+        return all(
+            self.free.get(name, {}).get(key, 0) >= value - EPSILON
+            for name, amounts in placement.items()
+            for key, value in amounts.items()
+        )
+
     def place(self, request: Request) -> Placement | None:
         """Return where a request fits, all of it or nothing; None if it does not.
 
@@ -71,7 +81,7 @@ class Room:
         """
         entry, one, count = request.parts
         counts = {name: self._fitting(name, request) for name in self.free}
-        hosts = [name for name in self._may_host(request) if counts[name][1] is not None]
+        hosts = [name for name in counts if counts[name][1] is not None]
         if not hosts:
             return None
         fitting = {name: workers for name, (workers, _) in counts.items()} if count else {}
@@ -85,26 +95,19 @@ class Room:
     def _fitting(self, name: str, request: Request) -> tuple[int, int | None]:
         """Return how many workers of a request fit on a node, and how many beside its entry point.
 
-        The second number is None if the entry point does not fit, whose labels do not count here.
+        The second number is None if the entry point does not fit, or may not run there.
         """
         known = self._counts[name]
         found = known.get(request.shape)
         if found is None:
             entry, one, count = request.parts
-            free = self.free[name]
-            workers = _pieces(free, one) if count else 0
-            beside: int | None = workers
-            if entry:
-                beside = None if times(free, entry) < 1 else _pieces(subtract(free, entry), one) if count else 0
+            node, free = self._nodes[name], self.free[name]
+            workers = max(0, int(times(free, one))) if count else 0
+            beside = None
+            if node.alive and node.has(request.labels) and times(free, entry) >= 1:
+                beside = max(0, int(times(subtract(free, entry), one))) if count else 0
             found = known[request.shape] = workers, beside
         return found
-
-    def _may_host(self, request: Request) -> list[str]:
-        """Return the names of the living nodes whose labels let them run the entry point of a request."""
-        labels = tuple(request.labels.items())
-        if labels not in self._hosts:
-            self._hosts[labels] = [node.name for node in self._nodes if node.alive and node.has(request.labels)]
-        return self._hosts[labels]
 
     def _size(self, name: str) -> tuple[float, float]:
         return self.free[name].get("GPU", 0), self.free[name].get("CPU", 0)
@@ -127,8 +130,3 @@ class Room:
             for key, value in one.items():
                 there[key] = there.get(key, 0) + count * value
         return placement
-
-
-def _pieces(free: Mapping[str, float], one: Mapping[str, float]) -> int:
-    """Return how many workers that ask for something fit on a node."""
-    return max(0, int(times(free, one)))

@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 from mlplatform.capacity.resources import Node, format_amount, rate
 from mlplatform_gateway.queue.planner.queue import Caps, Placement, Reason, Rule, RunningJob, Team, WaitingJob
-
-EPSILON = 1e-6
-"""Tolerance in comparisons of sums: ten times 0.1 GPUs are within a share of 1."""
+from mlplatform_gateway.queue.planner.room import EPSILON
 
 Amount = tuple[float, float]
 """GPUs and CPUs."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Held:
-    """Resources that somebody holds, with those claimed for them."""
+    """Resources that somebody holds, with those that they are promised."""
 
     gpus: float = 0.0
     cpus: float = 0.0
@@ -50,6 +49,13 @@ class Shares:
         self._teams = teams
         self._held: dict[tuple[str, ...], Held] = defaultdict(Held)
         self._amounts: dict[str, Amount] = {}
+        self._places: dict[str, tuple[bool, float, int]] = {}
+
+    def copy(self) -> Shares:
+        """Return a copy that changes independently."""
+        shares = copy(self)
+        shares._held = self._held.copy()
+        return shares
 
     def of(self, team: str) -> Amount:
         """Return a team's share."""
@@ -65,23 +71,32 @@ class Shares:
             self._amounts[job.id] = total(job.placement, self.alive)
         return self._amounts[job.id]
 
-    def add(self, job: WaitingJob | RunningJob, sign: int = 1) -> None:
-        """Count what a job holds that runs, starts or has a claim; with sign -1, as returned."""
+    def add(self, job: WaitingJob | RunningJob, only: tuple[str, ...] = ()) -> None:
+        """Count what a job holds that runs, or waits and is promised its room; for its team or its person only."""
         gpus, cpus = self.amount(job)
         keys: list[tuple[str, ...]] = [(job.team,), (job.team, job.person)]
         if job.group:
             keys.append(("group", job.team, job.person, job.group))
-        for key in keys:
+        for key in [only] if only else keys:
             held = self._held[key]
-            held.gpus, held.cpus, held.jobs = held.gpus + sign * gpus, held.cpus + sign * cpus, held.jobs + sign
+            self._held[key] = Held(held.gpus + gpus, held.cpus + cpus, held.jobs + 1)
 
-    def held(self, *whose: str) -> Amount:
-        """Return what a team holds, or a person in it."""
-        return self._held[whose].gpus, self._held[whose].cpus
+    def held(self, team: str) -> Amount:
+        """Return what a team holds."""
+        held = self._held[team,]
+        return held.gpus, held.cpus
 
     def includes(self, job: WaitingJob) -> bool:
         """Return whether a team would be within its share with a job more; only what the job requests counts."""
         return _within(self.held(job.team), job.request.sums, self.of(job.team))
+
+    def includes_after(self, job: WaitingJob, before: Iterable[WaitingJob | RunningJob]) -> bool:
+        """Return whether a job would be within its team's share if of its team only these jobs had something."""
+        return _within(self._sum(before), job.request.sums, self.of(job.team))
+
+    def _sum(self, jobs: Iterable[WaitingJob | RunningJob]) -> Amount:
+        amounts = [self.amount(job) for job in jobs]
+        return sum(gpus for gpus, _ in amounts), sum(cpus for _, cpus in amounts)
 
     def beyond(self, team: str) -> float:
         """Return what a team holds beyond its share, in GPUs per weight; a team of weight 0 comes last."""
@@ -93,7 +108,9 @@ class Shares:
         weight = self._teams[team].weight
         return use / weight if weight > 0 else math.inf
 
-    def borrowed(self, team: str, jobs: Iterable[RunningJob]) -> set[str]:
+    def borrowed(
+        self, team: str, jobs: Iterable[RunningJob], before: Iterable[WaitingJob | RunningJob] = ()
+    ) -> set[str]:
         """Return the ids of a team's jobs that are beyond its share.
 
         These are the youngest, and before them those that hold more GPUs than they have requested: no other job of the
@@ -102,18 +119,30 @@ class Shares:
         Args:
             team: name of the team.
             jobs: its running jobs, without those that were preempted.
+            before: other jobs of the team that have their room in the share first.
         """
-        share, sums, found = self.of(team), (0.0, 0.0), set()
-        for job in sorted(jobs, key=lambda job: (self._is_excessive(job), job.started, job.sequence)):
+        share, sums, found = self.of(team), self._sum(before), set()
+        for job in sorted(jobs, key=self._place):
             amount = self.amount(job)
             if not _within(sums, amount, share):
                 found.add(job.id)
             sums = sums[0] + amount[0], sums[1] + amount[1]
         return found
 
-    def _is_excessive(self, job: RunningJob) -> bool:
-        """Return whether a job holds more GPUs than it has requested; CPUs change with each of its tasks."""
-        return self.amount(job)[0] > job.request.sums[0] + EPSILON
+    def part(self, team: str, jobs: Iterable[WaitingJob | RunningJob]) -> float:
+        """Return the part of its share that a team's jobs hold, of the resource where it is largest."""
+        held = zip(self._sum(jobs), self.of(team), strict=True)
+        parts = [have / most if most else math.inf for have, most in held if have > 0]
+        return max(parts, default=0.0)
+
+    def _place(self, job: RunningJob) -> tuple[bool, float, int]:
+        """Return a job's place in the share: after others if it holds more GPUs than it has requested.
+
+        Its CPUs do not count: they change with each of its tasks.
+        """
+        if job.id not in self._places:
+            self._places[job.id] = self.amount(job)[0] > job.request.sums[0] + EPSILON, job.started, job.sequence
+        return self._places[job.id]
 
     def cap(self, job: WaitingJob) -> Reason | None:
         """Return the cap that keeps a job waiting; None if it may start."""
@@ -124,12 +153,6 @@ class Shares:
                 return Reason(Rule.GROUP, f"The job waits for its group: {running} of at most {job.at_most} jobs run.")
         person = _cap(Rule.CAP_PERSON, job.person, self._held[job.team, job.person], team.person_caps, job)
         return person or _cap(Rule.CAP_TEAM, f"team {job.team}", self._held[job.team,], team.caps, job)
-
-
-def ratio(held: Amount, share: Amount) -> float:
-    """Return the part of a share that is held, of the resource where it is largest; infinity without a share."""
-    parts = [have / most if most else math.inf for have, most in zip(held, share, strict=True) if have > EPSILON]
-    return max(parts, default=0.0)
 
 
 def total(placement: Placement, nodes: Iterable[str] | None = None) -> Amount:
