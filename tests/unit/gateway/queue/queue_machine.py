@@ -312,7 +312,9 @@ class Queue(RuleBasedStateMachine):
                 assert claimant.sequence < victim.sequence, "two jobs do not drive each other out in turns"
                 assert is_beyond_share(view, victim)
             if claimant.team != victim.team:
-                assert is_beyond_share(view, victim), "within its share no other team takes anything back"
+                first = [job for job in view.waiting if job.id in promises and job.team == victim.team]
+                first = [job for job in first if is_senior(view, promises, job)]
+                assert is_beyond_share(view, victim, first), "within its share no other team takes anything back"
 
     def _check_caps(self, start: Start) -> None:
         """Count what is taken beyond requests too."""

@@ -126,15 +126,22 @@ def _place_in_share(job: RunningJob) -> tuple[bool, float, int]:
     return gpus > job.request.sums[0] + 1e-6, job.started, job.sequence
 
 
-def is_beyond_share(view: View, job: RunningJob) -> bool:
-    """Return whether a job and those of its team that precede it hold more than the team's share, as it has shrunk."""
+def is_beyond_share(view: View, job: RunningJob, first: Sequence[WaitingJob] = ()) -> bool:
+    """Return whether a job and those of its team that precede it hold more than the team's share, as it has shrunk.
+
+    Args:
+        view: what is known.
+        job: a running job.
+        first: jobs of the team that have waited for so long that later ones leave the share to them.
+    """
     older = [one for one in view.running if one.team == job.team and one.notice is None]
     older = [one for one in older if _place_in_share(one) <= _place_in_share(job)]
-    for name, share in (("GPU", lambda team: team.gpus), ("CPU", lambda team: team.cpus)):
+    for index, (name, share) in enumerate((("GPU", lambda team: team.gpus), ("CPU", lambda team: team.cpus))):
         promised = sum(map(share, view.teams.values()))
         there = sum(node.total[name] for node in view.nodes if node.alive)
         most = share(view.teams[job.team]) * min(1.0, there / promised if promised else 1.0)
         held = [sum(part.get(name, 0) for part in one.placement.values()) for one in older]
+        held += [one.request.sums[index] for one in first]
         own = sum(part.get(name, 0) for part in job.placement.values())
         if own > 1e-6 and sum(held) > most + 1e-6:
             return True

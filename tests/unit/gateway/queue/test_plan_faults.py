@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from queues import HOUR, NOW, effects, explained, job, node, preempted, runs, started, view
+from queues import GRACE, HOUR, NOW, effects, explained, job, node, preempted, promised, runs, started, view
 
 from mlplatform.capacity.resources import Request, Resources
 from mlplatform_gateway.queue.planner.plan import plan
-from mlplatform_gateway.queue.planner.queue import Caps, JobClass, Reserve, Rules, Team, View
+from mlplatform_gateway.queue.planner.queue import Caps, JobClass, Notice, Reserve, Rules, Team, View
 from mlplatform_gateway.queue.planner.state import execute
 
 A, B = Team("a", 4, 32), Team("b", 4, 32)
@@ -140,3 +140,20 @@ def test_returned_job_does_not_hide_overdue_one_behind_it() -> None:
     actions = plan(known)
     assert preempted(actions) == ["late"]
     assert explained(actions, "overdue").latest_start is not None
+
+
+def test_promise_beyond_share_leaves_protection_of_running_job() -> None:
+    """Job `promised` is beyond its team's share, so it does not drive `protected` out of the share."""
+    running = [
+        runs("leaves", "b", {"n0": 4}, notice=Notice(NOW + GRACE, "promised")),
+        runs("protected", "a", {"n1": 2}, sequence=2),
+    ]
+    old = NOW - 80 * HOUR
+    waiting = [
+        job("overdue", "c", 2, since=old, sequence=1),
+        job("promised", "a", 4, since=old, sequence=3, reserved=Reserve("promised", {"n0": {"GPU": 4}}, NOW + GRACE)),
+    ]
+    teams = [Team("a", 4, 32), Team("b", 0, 0), Team("c", 0, 0)]
+    known = view([node("n0", 4), node("n1", 2)], waiting, running, teams)
+    assert promised(known) == {"promised"}
+    assert preempted(plan(known)) == []

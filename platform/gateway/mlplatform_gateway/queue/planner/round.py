@@ -65,6 +65,8 @@ class Round:
         """What is free beside the reservation."""
         self._blocked: dict[tuple[str, Hashable], set[Right]] = {}
         self._capped: list[WaitingJob] = []
+        self._first: dict[str, list[RunningJob | WaitingJob]] = defaultdict(list)
+        """Jobs by team that are promised room in its share, so that others of the team are beyond it before them."""
         self._teams: dict[str, tuple[float, float, int]] = {}
         # Numbers of the entries, and that of the last change of each team.
         self._number, self._changed = count(), dict[str, int]()
@@ -160,14 +162,7 @@ class Round:
     def _before(self, job: WaitingJob) -> list[RunningJob | WaitingJob]:
         """Return the jobs of a team that precede one of its waiting jobs in the share."""
         running = [one for one in self._state.teams[job.team] if one.sequence < job.sequence]
-        return [*running, *self._promised().get(job.team, ())]
-
-    def _promised(self) -> dict[str, list[RunningJob | WaitingJob]]:
-        """Return the jobs that are promised room by team; others of their teams are beyond the share before these."""
-        promised: dict[str, list[RunningJob | WaitingJob]] = defaultdict(list)
-        for name in self.promises:
-            promised[self._state.waiting[name].team].append(self._state.waiting[name])
-        return promised
+        return [*running, *self._first.get(job.team, ())]
 
     # --- one job ---
 
@@ -253,26 +248,28 @@ class Round:
         if self._state.empty.place(job.request) is None:
             return False
         if (reserved := self._state.reserved(job)) and self._later.holds(reserved.placement):
-            return self._promise(job, reserved.placement)
+            return self._promise(job, right, reserved.placement)
         lags = self._free.place(job.request)
         if lags is not None and right is Right.NONE:
             return self._count_lag(job, lags)
         if lags is not None and not self._state.lags(job):
-            return self._promise(job, lags)
+            return self._promise(job, right, lags)
         later = self._later if lags is None else self._certain
         if (placement := later.place(job.request)) is not None:
-            return self._promise(job, placement)
+            return self._promise(job, right, placement)
         if self._preempt(job, right, later):
             return True
         if self.reservation is None and self.shares.includes(job):
             self._keep_room(job, self._free if lags is None else self.now)
         return lags is not None and self._count_lag(job, lags)
 
-    def _promise(self, job: WaitingJob, placement: Placement) -> bool:
+    def _promise(self, job: WaitingJob, right: Right, placement: Placement) -> bool:
         reserved = self._state.reserved(job)
         if reserved is None or reserved.placement != placement:
             self._do(Reserve(job.id, placement, self._state.latest_end(job, placement)))
         self.promises[job.id] = placement
+        if right <= Right.SENIOR:
+            self._first[job.team].append(job)
         self._take(job, placement)
         return True
 
@@ -292,7 +289,7 @@ class Round:
         anybody = for_anybody(staying, now)
         names = {victim.id for victim in anybody}
         lenders = right < Right.NONE and not self.shares.alone
-        first = self._promised()
+        first = dict(self._first)
         if right is Right.SENIOR:
             first[job.team] = [*self._before(job), job]
 
