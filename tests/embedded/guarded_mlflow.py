@@ -1,4 +1,4 @@
-"""A client of the stack's MLflow server, as the tests in `mlflow_server/` start it."""
+"""A client of the stack's MLflow server, as the tests in `gateway/mlflow/` start it."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ ATTEMPT_ID = re.compile(r"--\d+-[0-9a-f]{6}$")
 """End of the ids under which the gateway submits the attempts of a job to Ray; ids chosen by users must not match."""
 
 PERSON_NAME = re.compile(r"[a-z](?:-?[a-z0-9]){1,29}", re.ASCII)
-"""Name of a person or a team. Lower case, as in names of buckets, which have 3 to 63 characters: `ray-<team>` must be
-one."""
+"""Name of a person or a team: in lower case and short enough for a bucket `ray-<team>`, which has 3 to 63 characters,
+and of characters that MLflow accepts in an account."""
 
 PERSON_TOKEN = re.compile(r"mlp_([a-z0-9]{20})_([A-Za-z0-9]{40})", re.ASCII)
 """Token of a person or an attempt: its id, which is not a secret, and its secret. Passwords in this form are sent to

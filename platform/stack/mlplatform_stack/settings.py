@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from mlplatform.errors import SettingsError
 from mlplatform.settings.load import EnvironmentSettings, load_settings
-from mlplatform.settings.services import Backups, Jobs, Messages, ObjectStore, Ports, Space
+from mlplatform.settings.services import Jobs, Messages, ObjectStore, Ports, Space
 from mlplatform.settings.setting import Section, Size, of_host, of_stack
 
 LOOPBACK = "127.0.0.1"
@@ -172,6 +172,25 @@ class Images(Section):
 
     torch_index_url: str = of_host("")
     goproxy: str = of_host("")
+
+
+class Backups(Section):
+    """Backups."""
+
+    backup_to: str = of_host("", pattern=r"^([^-].*)?$")
+    """Target of backups that are made while the stack runs: a folder, better on another disk, rest:https://server/, or
+    s3:https://server/bucket with its account in secrets/backup_s3. Empty: only `make backup` makes some; to end the
+    timer, run `make down up`."""
+
+    backup_every_hours: float = of_stack(24, gt=0)
+    """Hours from one complete backup to the next. A failed one is repeated after an hour."""
+
+    backup_keep_daily: int = of_stack(7, ge=0)
+    """Backups that are kept at a folder or server: the last one of each of so many days, weeks and months; 0 for all
+    three keeps every backup."""
+
+    backup_keep_weekly: int = of_stack(4, ge=0)
+    backup_keep_monthly: int = of_stack(6, ge=0)
 
 
 # The sections of `.env.example`, from its last one to its first: pydantic begins with the fields of the last base.

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 class Finisher:
     """End of attempts, and of jobs with them.
 
-    Every method raises UnreachableError while Ray's head, the storage or the database is unavailable.
+    Every method but `close_log` raises UnreachableError while Ray's head, the storage or the database is unavailable.
 
     Args:
         on_end: called when an attempt or a job has ended.

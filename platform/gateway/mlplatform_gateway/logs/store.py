@@ -103,7 +103,7 @@ class Accepted:
 class JobLogs:
     """The logs of all jobs; one instance per process, with `run` as a background task.
 
-    Every method that takes a job's id raises StorageError, UnreachableError or AccessError while the store is
+    Every method that reads or extends a log raises StorageError, UnreachableError or AccessError while the store is
     unavailable, so that the log cannot be loaded, except `close` and `forget`.
 
     Args:

@@ -1,4 +1,4 @@
-"""Sections of `.env` that the gateway reads too: jobs, messages, the object store, backups, disks, ports."""
+"""Sections of `.env` that the gateway reads too: jobs, messages, the object store, disks, ports."""
 
 from __future__ import annotations
 
@@ -107,25 +107,6 @@ class ObjectStore(Section):
     def _readable_quotas(cls, value: str) -> str:
         quotas_of(value)
         return value
-
-
-class Backups(Section):
-    """Backups."""
-
-    backup_to: str = of_host("", pattern=r"^([^-].*)?$")
-    """Target of backups that are made while the stack runs: a folder, better on another disk, rest:https://server/, or
-    s3:https://server/bucket with its account in secrets/backup_s3. Empty: only `make backup` makes some; to end the
-    timer, run `make down up`."""
-
-    backup_every_hours: float = of_stack(24, gt=0)
-    """Hours from one complete backup to the next. A failed one is repeated after an hour."""
-
-    backup_keep_daily: int = of_stack(7, ge=0)
-    """Backups that are kept at a folder or server: the last one of each of so many days, weeks and months; 0 for all
-    three keeps every backup."""
-
-    backup_keep_weekly: int = of_stack(4, ge=0)
-    backup_keep_monthly: int = of_stack(6, ge=0)
 
 
 class Space(Section):

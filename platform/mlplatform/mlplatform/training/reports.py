@@ -73,7 +73,7 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
             name: name of the training run.
             uri: address of the training run's folder.
             history: outbox of the history.
-            metrics: outbox of the points; None if nothing is tracked.
+            metrics: outbox of the points, to a `RunSink`; None if nothing is tracked.
             prefix: prefix of each metric's name in MLflow.
             aggregate: how the values of all ranks are combined into one.
             detailed: record each rank's own metrics.

@@ -50,7 +50,7 @@ def test_small_job_starts_where_ray_lags_for_long() -> None:
     assert effects(plan(execute(later, effects(plan(later))))) == []
 
 
-def test_borrowers_leave_for_share_where_program_holds_free_node_for_long() -> None:
+def test_borrowers_leave_where_program_holds_free_node_for_long() -> None:
     """The job's room is by our accounts on n0, and Ray has counted a CPU there as used for longer than a job lags."""
     whole = Request(Resources(cpus=64, gpus=4))
     running = [runs("lent", "b", {"n1": 8})]
@@ -102,7 +102,7 @@ def test_job_that_can_never_run_does_not_delay_its_team() -> None:
     assert started(plan(view([node("n0", 1)], waiting, teams=POOR))) == ["short"]
 
 
-def test_first_actions_of_plan_lead_to_its_end_where_last_urgent_job_starts() -> None:
+def test_first_actions_of_plan_lead_to_its_end() -> None:
     waiting = [job("urgent", "a", job_class=JobClass.URGENT), job("short", "a", limit_s=HOUR), job("other", "b")]
     known = view([node("n0", 2)], waiting, teams=POOR)
     whole, first = plan(known), effects(plan(known))[0]
@@ -112,7 +112,7 @@ def test_first_actions_of_plan_lead_to_its_end_where_last_urgent_job_starts() ->
 
 @pytest.mark.parametrize("whose", ["team", "person"])
 def test_overdue_job_gets_the_room_beneath_a_cap(whose: str) -> None:
-    """Later jobs of its team or person would fill the cap for ever."""
+    """Later jobs of its team or person would fill the cap forever."""
     caps = Caps(gpus=4)
     team = Team("a", 0, 0, caps=caps) if whose == "team" else Team("a", 0, 0, person_caps=caps)
     running = [runs("old", "a", {"n0": 1})]

@@ -53,7 +53,7 @@ def plan(view: View) -> list[Action]:
 def queue(view: View) -> list[Explain]:
     """Return an explanation for each job that keeps waiting, in the order in which they are considered."""
     _, state, last = _settle(view)
-    jobs = sorted(state.waiting.values(), key=lambda job: (job.id not in last.promises, *last.rank(job)))
+    jobs = sorted(state.waiting.values(), key=lambda job: (job.id not in last.promises, *last.order.rank(job)))
     return list(_explain(jobs, state, last))
 
 

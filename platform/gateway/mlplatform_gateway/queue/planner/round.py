@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import heapq
-import math
-from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import count
 
 from mlplatform_gateway.queue.planner import reasons
 from mlplatform_gateway.queue.planner.backfill import Reservation, reserve
+from mlplatform_gateway.queue.planner.order import Order, Rank
 from mlplatform_gateway.queue.planner.preemption import Right, borrowers, fewest, for_anybody, is_overtime
 from mlplatform_gateway.queue.planner.queue import (
     Action,
@@ -23,10 +22,7 @@ from mlplatform_gateway.queue.planner.queue import (
     WaitingJob,
 )
 from mlplatform_gateway.queue.planner.room import Room
-from mlplatform_gateway.queue.planner.state import USE_SCALE, Age, Group, Line, State
-
-Rank = tuple[float, ...]
-"""Position in the order, smaller is earlier; the first number is a `Right`, the last that of the arrival."""
+from mlplatform_gateway.queue.planner.state import Age, Group, Line, State
 
 _Entry = tuple[Rank, int, Right, Group, Line, bool]
 """Rank of a line's first job, a number, its right, its group and line, and whether the next line comes after it."""
@@ -48,6 +44,7 @@ class Round:
         reservation: room that is kept for a job within its share that fits nowhere; None if there is none.
         obstacles: by line, what keeps it waiting, and not all jobs of its team and shape.
         shares: what teams and persons hold, and are promised.
+        order: the order of the jobs.
         now: what is free by our own accounts and by Ray's, less what is promised.
     """
 
@@ -59,15 +56,13 @@ class Round:
         self.obstacles: dict[Line, Reason] = {}
         self.shares = state.shares.copy()
         self.now = state.free.copy()
+        self.order = Order(state, self.shares)
         self._state = state
         self._free, self._later, self._certain = state.own.copy(), state.later.copy(), state.certain.copy()
         self._beside = self.now.copy()
-        """What is free beside the reservation."""
+        """Room beside the reservation."""
         self._blocked: dict[tuple[str, Hashable], set[Right]] = {}
         self._capped: list[WaitingJob] = []
-        self._first: dict[str, list[RunningJob | WaitingJob]] = defaultdict(list)
-        """Jobs by team that are promised room in its share, so that others of the team are beyond it before them."""
-        self._teams: dict[str, tuple[float, float, int]] = {}
         # Numbers of the entries, and that of the last change of each team.
         self._number, self._changed = count(), dict[str, int]()
         self._heap: list[_Entry] = []
@@ -96,10 +91,10 @@ class Round:
 
     def _push(self, group: Group, line: Line, is_first: bool) -> None:
         job = self._state.lines[line][0]
-        right = self._right(job, group[2])
+        right = self.order.right(job, group[2])
         # Behind a senior job without a right to its team's share are only later ones.
         if right is Right.SENIOR or group[2] is not Age.SENIOR:
-            heapq.heappush(self._heap, (self.rank(job, right), next(self._number), right, group, line, is_first))
+            heapq.heappush(self._heap, (self.order.rank(job, right), next(self._number), right, group, line, is_first))
 
     def _push_next(self, group: Group) -> None:
         for line in self._following[group]:
@@ -111,58 +106,6 @@ class Round:
         """Return whether the round ends; a team's less urgent jobs may move forward once the last of a line starts."""
         last = self.actions[-1] if self.actions else None
         return bool(last and (self.promises or self._blocked or not isinstance(last, Start) or not jobs))
-
-    # --- the order ---
-
-    def rank(self, job: WaitingJob, right: Right | None = None) -> Rank:
-        """Return a job's rank: first are jobs with a right to room, then the others, those that yield last.
-
-        Within a team, jobs that have waited for long are first, then the class decides, then the cost: the work that a
-        job may do until its limit, which counts for more the more its person has used lately; then the arrival. Beyond
-        the shares, the cost, times what the team has borrowed lately per weight, orders the teams. Names never decide.
-
-        In the prototype that `SENIOR_PART` names, the mean completion relative to the best other policy was 0.94, with
-        persons ordered by use and teams by what they had borrowed 1.06, with the cost within teams only 1.00. Use and
-        what was borrowed gain nothing there (0.945 without): they divide the cluster between persons, and by the teams'
-        weights.
-        """
-        reserved, right = self._state.reserved(job), self._right(job) if right is None else right
-        # Jobs take the room that has been left for others, so they start in the order in which it was promised.
-        promised = reserved.deadline if reserved else math.inf
-        if job.team not in self._teams:
-            self._teams[job.team] = self._rank_of_team(job.team)
-        borrowed, beyond, first = self._teams[job.team]
-        rank: Rank = right, promised, 0.0, 0.0, first
-        if right <= Right.SENIOR:
-            rank = Right.SHARE, promised, 0.0, 0.0, first
-        elif right is Right.OVERDUE:
-            rank = right, promised, 0.0, 0.0, 0.0
-        elif right is Right.NONE:
-            rank = right, self._state.most(job) * (1 + borrowed / USE_SCALE), borrowed, beyond, first
-        is_old = right is Right.SENIOR or reserved is not None or (right < Right.NONE and self._state.is_overdue(job))
-        return *rank, *self._state.order(job, is_old)
-
-    def _rank_of_team(self, team: str) -> tuple[float, float, int]:
-        """Return what a team has borrowed lately and borrows now, per weight, and the arrival of its first job."""
-        first = next(one.sequence for one in self._state.arrivals[team] if one.id in self._state.waiting)
-        borrowed = self.shares.per_weight(team, self._state.view.usage.borrowed.get(team, 0.0))
-        return borrowed, self.shares.beyond(team), first
-
-    def _right(self, job: WaitingJob, kind: Hashable = None) -> Right:
-        """Return a job's right; a senior job has that of its kind."""
-        if job.yields_until > self._state.now:
-            return Right.YIELDS
-        may_precede = kind is not Age.NEW and not self.shares.alone and self._state.is_senior(job)
-        if may_precede and self.shares.includes_after(job, self._before(job)):
-            return Right.SENIOR
-        if self.shares.includes(job):
-            return Right.SHARE
-        return Right.OVERDUE if self._state.is_overdue(job) else Right.NONE
-
-    def _before(self, job: WaitingJob) -> list[RunningJob | WaitingJob]:
-        """Return the jobs of a team that precede one of its waiting jobs in the share."""
-        running = [one for one in self._state.teams[job.team] if one.sequence < job.sequence]
-        return [*running, *self._first.get(job.team, ())]
 
     # --- one job ---
 
@@ -229,7 +172,7 @@ class Round:
         self._change(job.team)
 
     def _change(self, team: str) -> None:
-        self._teams.pop(team, None)
+        self.order.forget(team)
         self._changed[team] = next(self._number)
 
     # --- room that others hold ---
@@ -269,7 +212,7 @@ class Round:
             self._do(Reserve(job.id, placement, self._state.latest_end(job, placement)))
         self.promises[job.id] = placement
         if right <= Right.SENIOR:
-            self._first[job.team].append(job)
+            self.order.first[job.team].append(job)
         self._take(job, placement)
         return True
 
@@ -289,9 +232,9 @@ class Round:
         anybody = for_anybody(staying, now)
         names = {victim.id for victim in anybody}
         lenders = right < Right.NONE and not self.shares.alone
-        first = dict(self._first)
+        first = dict(self.order.first)
         if right is Right.SENIOR:
-            first[job.team] = [*self._before(job), job]
+            first[job.team] = [*self.order.before(job), job]
 
         def orders() -> Iterator[list[RunningJob]]:
             others = [one for one in staying if one.id not in names]
