@@ -83,7 +83,8 @@ class Starter:
     ) -> AsyncIterator[tuple[JobRow, AttemptRow]]:
         """Yield an attempt, stored but not yet known to Ray, of each waiting job that can start now.
 
-        The control loop passes each to `hand_over`. The planner decides on the order. A job that keeps waiting gets the reason as its message.
+        The control loop passes each to `hand_over`. The planner decides on the order. A job that keeps waiting gets the
+        reason as its message.
 
         Args:
             waiting: jobs without an attempt.
