@@ -18,7 +18,7 @@ from report import RHO
 from simulate import compare
 from workload import HOUR, SAMPLES, generated, philly
 
-from mlplatform.scheduling.queue import Rules
+from mlplatform_gateway.queue.planner.queue import Rules
 
 OVERDUE_H = (24, 72, 288)
 
