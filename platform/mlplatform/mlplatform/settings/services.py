@@ -51,7 +51,7 @@ class Jobs(Section):
 
     overdue_seconds: float = of_stack(259_200, gt=0)
     """Seconds of waiting after which a job is overdue: it precedes others beyond the shares, and later ones leave for
-    it."""
+    it. After a sixth, later ones of its team leave the team's share to it."""
 
 
 class Messages(Section):
