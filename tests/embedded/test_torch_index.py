@@ -42,10 +42,7 @@ OTHERS = sorted(name for name in PINS if not name.startswith(("torch", "nvidia-"
 
 def torch_files(hip: str | None, cuda: str | None) -> dict[str, str]:
     """Modules that tell what a build of torch is for, as the real ones do."""
-    return {
-        "torch/__init__.py": "from torch import version\n",
-        "torch/version.py": f"hip = {hip!r}\ncuda = {cuda!r}\n",
-    }
+    return {"torch/__init__.py": "from torch import version\n", "torch/version.py": f"hip = {hip!r}\ncuda = {cuda!r}\n"}
 
 
 def add_torch(index: Path, local: str, hip: str | None, cuda: str | None) -> None:

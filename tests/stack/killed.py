@@ -57,12 +57,7 @@ class Training:
 
 
 def killed_and_repeated(
-    stack: Stack,
-    rng: random.Random,
-    longest: float,
-    verb: str,
-    meanwhile: Callable[[], Any],
-    in_a_row: int,
+    stack: Stack, rng: random.Random, longest: float, verb: str, meanwhile: Callable[[], Any], in_a_row: int
 ) -> int:
     """Kill `make verb` with all of its processes at random moments, and run the same command again until it ends.
 
