@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from embedded import completed
 from package_index import served, wheel
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -87,15 +88,9 @@ def image(tmp_path: Path, cache: Path) -> Path:
 
 
 def install(image: Path, accelerator: str, default: str, other: str) -> subprocess.CompletedProcess[str]:
-    environment = {
-        "PATH": f"{image}/programs:{os.defpath}",
-        "HOME": str(image),
-        "ACCELERATOR": accelerator,
-        "PIP_INDEX_URL": default,
-        "TORCH_INDEX_URL": other,
-    }
-    command = ["sh", str(image / "ray" / "install.sh")]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    environment = {"PATH": f"{image}/programs:{os.defpath}", "HOME": str(image), "ACCELERATOR": accelerator}
+    environment |= {"PIP_INDEX_URL": default, "TORCH_INDEX_URL": other}
+    return completed("sh", image / "ray" / "install.sh", env=environment)
 
 
 def installed(image: Path) -> dict[str, str]:
