@@ -34,8 +34,6 @@ from mlplatform_stack import docker, env
 RESULTS = CHECKOUT / ".bench" / "results.json"
 NEEDED = {"notebook", "gateway", "ray-head", "ray-worker-0", "ray-worker-1", "mlflow"}
 
-_PAIRS = 5
-
 _AT_ONCE_IF_QUICK = 3
 """Measurements at the same time if speed is not judged: most of the time, each waits for a job to start or end."""
 
@@ -113,7 +111,7 @@ def main() -> int:
     parser.add_argument("--root", type=Path, default=CHECKOUT, help="checkout whose stack is running")
     parser.add_argument("--quick", action="store_true", help="one short pair per measurement, without judging")
     parser.add_argument("--rows", nargs="+", default=list(MEASUREMENTS), choices=MEASUREMENTS, metavar="NAME")
-    parser.add_argument("--pairs", type=int, default=_PAIRS, help="pairs per row except the long ones; at least 2")
+    parser.add_argument("--pairs", type=int, default=5, help="pairs per row except the long ones; at least 2")
     parser.add_argument("--team", default="", help="submit jobs as a new person of this team")
     args = parser.parse_args()
     if args.pairs < 2:

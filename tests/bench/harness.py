@@ -79,13 +79,9 @@ def interleaved(
     count: int,
     until: Callable[[list[tuple[_T, _T]]], bool] | None = None,
 ) -> list[tuple[_T, _T]]:
-    """Measure pairs; the order within a pair alternates, so that a drift of the machine's speed cancels out.
+    """Measure at most `count` pairs; `until` is called with the pairs after each, and true ends the series.
 
-    Args:
-        ours: measures the platform.
-        baseline: measures what it is compared with.
-        count: pairs, at most.
-        until: called with the pairs after each; true ends the series.
+    The order within a pair alternates, so that a drift of the machine's speed cancels out.
     """
     pairs: list[tuple[_T, _T]] = []
     for index in range(count):
@@ -93,8 +89,7 @@ def interleaved(
             theirs = baseline()
             pairs.append((ours(), theirs))
         else:
-            mine = ours()
-            pairs.append((mine, baseline()))
+            pairs.append((ours(), baseline()))
         if until is not None and until(pairs):
             break
     return pairs

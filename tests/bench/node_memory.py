@@ -61,9 +61,8 @@ def proportional_mb(container: str, with_templates: bool) -> float:
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
         except PermissionError as error:
-            raise NotMeasuredError(
-                f"Reading {error.filename} needs root on the Docker host: run it as root."
-            ) from error
+            message = f"Reading {error.filename} needs root on the Docker host: run it as root."
+            raise NotMeasuredError(message) from error
         kilobytes += int(found[1]) if found else 0
     if not kilobytes:
         raise NotMeasuredError(f"The processes of {container} are not in this machine's /proc: run on the Docker host.")
@@ -72,9 +71,5 @@ def proportional_mb(container: str, with_templates: bool) -> float:
 
 def is_of_node(words: list[str]) -> bool:
     """Return whether a command line is that of Ray's node, which runs whether or not there are jobs."""
-    program = Path(words[0]).name
-    return (
-        program in _PROGRAMS_OF_NODE
-        or words[0].startswith(_TITLES_OF_NODE)
-        or any(map(_SCRIPTS_OF_NODE.search, words[:4]))
-    )
+    named = Path(words[0]).name in _PROGRAMS_OF_NODE or words[0].startswith(_TITLES_OF_NODE)
+    return named or any(map(_SCRIPTS_OF_NODE.search, words[:4]))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from functools import partial
 
 from failure_training import whole_again, worker_without_driver
 from harness import Row, interleaved
+from host import run
 from node_memory import MEMORY_WORKERS, QUICK_WORKERS, node_memory
 from workbench import WORKERS, Bench, NotMeasuredError
 
@@ -60,14 +60,8 @@ def start(bench: Bench, warm_start: str | None = None) -> float:
     bench.stack.compose("down", "--remove-orphans")
     setting = {} if warm_start is None else {"WARM_START": warm_start}
     began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "mlplatform", "stack", "up"],
-        cwd=bench.stack.root,
-        env={**os.environ, **setting},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = (sys.executable, "-m", "mlplatform", "stack", "up")
+    done = run(*command, cwd=bench.stack.root, env={**os.environ, **setting}, check=False)
     seconds = time.monotonic() - began
     if done.returncode:
         raise NotMeasuredError(f"The stack did not start:\n{done.stdout[-1000:]}{done.stderr[-3000:]}")

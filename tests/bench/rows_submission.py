@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 import secrets
-import subprocess
 import sys
 from functools import partial
 
 from harness import Row, interleaved
+from host import run
 from workbench import BENCH, COLD, FIRST_LINE, Bench, NotMeasuredError
 
 # The packages of the tutorial's requirements.txt.
@@ -55,9 +55,7 @@ def first_line_tutorial(bench: Bench) -> list[Row]:
     if bench.quick:
         print("Skipped first-line-tutorial: it takes minutes.")
         return []
-    asked = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "get", "global.index-url"], capture_output=True, text=True, check=False
-    )
+    asked = run(sys.executable, "-m", "pip", "config", "get", "global.index-url", check=False)
     baseline = partial(tutorial_submit, bench, asked.stdout.strip())
     pairs = interleaved(partial(submit, bench), baseline, bench.long_pairs)
     name = "first-line-tutorial: speedup over the tutorial's runtime_env"

@@ -14,10 +14,9 @@ RUNS, EXPERIMENTS = 50_000, 500
 
 def training(bench: Bench) -> list[Row]:
     measured = bench.job("training")
+    step = "tracked-training: a step of the same training with job_run and run_config"
     return [
-        Row(
-            "tracked-training: a step of the same training with job_run and run_config", "s", measured["training"], 1.02
-        ),
+        Row(step, "s", measured["training"], 1.02),
         Row("tracked-training-cpu: CPU time of the same step", "s", measured["training_cpu"], 1.02),
         Row("async-stall: report() of an asynchronous upload by a synchronous one", "s", measured["stall"], 0.05),
     ]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import secrets
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import failure_training as training_job
 from harness import RESULT
-from host import Stack, wait_for
+from host import Stack, run, wait_for
 
 from mlplatform.client.jobs import Jobs
 
@@ -35,14 +34,9 @@ class Bench:
     """The running stack, and helpers shared by the measurements."""
 
     def __init__(self, root: Path, jobs: Jobs, quick: bool, pairs: int, token: Path | None = None) -> None:
-        """Prepare to measure.
+        """Prepare to measure on a checkout's stack: so many pairs, or a short one if `quick`.
 
-        Args:
-            root: checkout whose stack runs.
-            jobs: client of the gateway, with the shared token or a person's.
-            quick: measure one short pair only.
-            pairs: number of pairs otherwise.
-            token: file with the token of the person who submits; None with the shared token.
+        `token` is a file with the token of the person as whom `jobs` submits; None with the shared token.
         """
         self.stack = Stack(root)
         self.quick = quick
@@ -110,12 +104,8 @@ class Bench:
     def _timed(self, service: str, folder: str, words: Sequence[str], **variables: str) -> dict[str, Any]:
         options = [f"--env={name}={value}" for name, value in variables.items()]
         container = self.stack.container(service)
-        printed = subprocess.run(
-            ["docker", "exec", *options, "--workdir", folder, container, "python", f"{FOLDER}/stopwatch.py", *words],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = ("docker", "exec", *options, "--workdir", folder, container, "python", f"{FOLDER}/stopwatch.py")
+        printed = run(*command, *words, check=False)
         if printed.returncode:
             raise NotMeasuredError(f"`{' '.join(words)}` failed:\n{printed.stdout[-3000:]}{printed.stderr[-1000:]}")
         return json.loads(printed.stdout.splitlines()[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,27 @@ import psutil
 from mlplatform.client.jobs import Jobs
 from mlplatform.contract import TAG_JOB
 from mlplatform.local import processes as local_processes
-from mlplatform.local.instance import Home
+from mlplatform.local.instance import Home, Instance
 from mlplatform.local.platform import LocalPlatform
+from mlplatform.tracking import server
 
 JOBS = Path(__file__).parents[2] / "jobs"
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 CURRENT_TEST = "PYTEST_CURRENT_TEST"
 """Variable in which pytest names the test."""
+
+
+def completed(*command: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, whatever that is, and return its output as text."""
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+def instance_of(local: LocalPlatform) -> Instance:
+    """The record of a running platform."""
+    found = Home(local.home).load()
+    assert found
+    return found
 
 
 def processes(local: LocalPlatform) -> list[psutil.Process]:
@@ -45,6 +59,13 @@ def listening(members: list[psutil.Process]) -> set[tuple[str, int]]:
                 for connection in process.net_connections("inet")
                 if connection.status == psutil.CONN_LISTEN
             }
+    return found
+
+
+def job_run(job_id: str, tracking_uri: str | None = None) -> Any:
+    """MLflow's entity of a job's own run."""
+    found = server.find_run(job_id, tracking_uri)
+    assert found, f"job {job_id} has no run"
     return found
 
 

@@ -12,7 +12,6 @@ from mlplatform.files import checksums
 
 PASSWORD = "a-long-password-"
 FILES = "/api/2.0/mlflow-artifacts/artifacts"
-SUMS = {"data.pkl": hashlib.sha256(b"weights").hexdigest()}
 
 
 class Server:
@@ -35,17 +34,15 @@ class Server:
         assert answer.is_success, answer.text
         return answer.json()
 
-    def register(self, user: str, name: str, sums: bool = True, **tags: str) -> tuple[str, httpx.Response]:
+    def register(self, user: str, name: str) -> tuple[str, httpx.Response]:
         """Upload a file to a new run and register its folder; return the folder's path and the answer."""
         run = self.call(user, "POST", "runs/create", {"experiment_id": "0"})["run"]["info"]
         path = run["artifact_uri"].removeprefix("mlflow-artifacts:/").strip("/") + "/model"
         assert self.send(user, "PUT", f"{FILES}/{path}/data.pkl", content=b"weights").is_success
-        if sums:
-            text = checksums.render(SUMS)
-            assert self.send(user, "PUT", f"{FILES}/{path}/SHA256SUMS", content=text.encode()).is_success
+        sums = checksums.render({"data.pkl": hashlib.sha256(b"weights").hexdigest()}).encode()
+        assert self.send(user, "PUT", f"{FILES}/{path}/SHA256SUMS", content=sums).is_success
         self.send(user, "POST", "registered-models/create", {"name": name})
-        pairs = [{"key": key.replace("_", "."), "value": value} for key, value in tags.items()]
-        version = {"name": name, "source": f"mlflow-artifacts:/{path}", "run_id": run["run_id"], "tags": pairs}
+        version = {"name": name, "source": f"mlflow-artifacts:/{path}", "run_id": run["run_id"]}
         return path, self.send(user, "POST", "model-versions/create", version)
 
 

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 import psutil
 import pytest
-from embedded import JOBS, command, processes, runs_of
+from embedded import JOBS, command, instance_of, processes, runs_of
 from waiting import wait_for
 
 from mlplatform.api.jobs import Attempt
 from mlplatform.client.jobs import Jobs, report_in
 from mlplatform.contract import TAG_ROLE
-from mlplatform.local.instance import Home
 from mlplatform.local.platform import LocalPlatform
 from mlplatform.settings.job import Settings
 
@@ -38,13 +37,16 @@ class Survivor:
     """Process ids of the killed processes, by name."""
 
 
+def pid_of(local: LocalPlatform, name: str) -> int:
+    process = instance_of(local).process(name)
+    assert process
+    return process.pid
+
+
 def kill_gateway(local: LocalPlatform) -> int:
-    instance = Home(local.home).load()
-    assert instance
-    gateway = instance.process("gateway")
-    assert gateway
-    psutil.Process(gateway.pid).kill()
-    return gateway.pid
+    pid = pid_of(local, "gateway")
+    psutil.Process(pid).kill()
+    return pid
 
 
 def kill_ray(local: LocalPlatform) -> int:
@@ -52,11 +54,7 @@ def kill_ray(local: LocalPlatform) -> int:
     assert len(head) >= len(HEAD), [command(process) for process in head]
     for process in head:
         process.kill()
-    instance = Home(local.home).load()
-    assert instance
-    ray = instance.process("ray")
-    assert ray
-    return ray.pid
+    return pid_of(local, "ray")
 
 
 @pytest.fixture(scope="module")
@@ -104,11 +102,6 @@ def test_restarted_training_has_one_run_and_complete_log(survivor: Survivor, env
 
 def test_killed_processes_are_restarted(local: LocalPlatform, survivor: Survivor) -> None:
     assert wait_for(local.status, "the platform to answer")
-    instance = Home(local.home).load()
-    assert instance
     running = {process.pid for process in processes(local)}
     for name, killed in survivor.killed.items():
-        process = instance.process(name)
-        assert process
-        assert process.pid != killed
-        assert process.pid in running
+        assert pid_of(local, name) in running - {killed}

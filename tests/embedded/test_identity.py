@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from embedded import succeeded
+from embedded import completed, job_run, succeeded
 from waiting import wait_for
 
 from mlplatform.client.jobs import Jobs
@@ -46,41 +46,26 @@ def test_run_records_commit_changes_and_output_of_gpu_tool(
     with Jobs(reached) as jobs:
         job_id = jobs.submit("python new.py", folder, name="dirty", env={"PATH": f"{tmp_path}:${{PATH}}"})
         succeeded(jobs, job_id)
-    run = server.find_run(job_id)
-    assert run
-    assert run.info.status == "FINISHED"
-    assert run.data.tags["mlflow.source.git.commit"] == commit
-    assert run.data.tags["mlplatform.entrypoint"] == "python new.py"
-    diff = artifacts.load_text(f"{run.info.artifact_uri}/git.diff")
+    found = job_run(job_id)
+    assert found.info.status == "FINISHED"
+    assert found.data.tags["mlflow.source.git.commit"] == commit
+    assert found.data.tags["mlplatform.entrypoint"] == "python new.py"
+    diff = artifacts.load_text(f"{found.info.artifact_uri}/git.diff")
     assert "-one" in diff
     assert "+++ b/new.py" in diff
     assert "weights.pt" not in diff
-    assert artifacts.load_text(f"{run.info.artifact_uri}/gpu-info.txt") == "table of this node\n"
+    assert artifacts.load_text(f"{found.info.artifact_uri}/gpu-info.txt") == "table of this node\n"
 
 
 def test_tracking_server_of_job_takes_precedence(environment: Settings, tmp_path: Path) -> None:
     own = f"sqlite:///{tmp_path / 'own.db'}"
-    in_environment = {"MLFLOW_TRACKING_URI": own, "MLPLATFORM_JOB_ID": "elsewhere"}
-    for number, (program, env) in enumerate(
-        [
-            ("", in_environment),
-            (f"import mlflow\nmlflow.set_tracking_uri({own!r})\n", {"MLPLATFORM_JOB_ID": "elsewhere"}),
-        ]
-    ):
-        done = subprocess.run(
-            [sys.executable, "-c", program + TRACKED],
-            env={**os.environ, **env},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-        assert done.returncode == 0, f"{number}: {done.stderr[-3000:]}"
+    by_call = f"import mlflow\nmlflow.set_tracking_uri({own!r})\n"
+    for program, variables in (("", {"MLFLOW_TRACKING_URI": own}), (by_call, {})):
+        env = {**os.environ, "MLPLATFORM_JOB_ID": "elsewhere", **variables}
+        done = completed(sys.executable, "-c", program + TRACKED, env=env, cwd=tmp_path, timeout=120)
+        assert done.returncode == 0, f"{program}: {done.stderr[-3000:]}"
     assert server.find_run("elsewhere") is None
-    run = server.find_run("elsewhere", own)
-    assert run
-    assert run.info.status == "FINISHED", "the second process did not rejoin the first one's run"
+    assert job_run("elsewhere", own).info.status == "FINISHED", "the second process did not rejoin the first one's run"
 
 
 PAGE = "http://127.0.0.1:8000"

@@ -7,13 +7,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from embedded import CURRENT_TEST, runs_of
+from embedded import CURRENT_TEST, job_run, runs_of
 from waiting import wait_for
 
 from mlplatform import contract
 from mlplatform.settings.job import Settings
 from mlplatform.storage import run_reference
-from mlplatform.tracking import server
 from mlplatform.tracking.metrics import Point, RunSink
 from mlplatform.tracking.outbox import Outbox
 
@@ -73,9 +72,8 @@ def start(program: str, job_id: str, **variables: str) -> subprocess.Popen[str]:
     """Start a program as the entry point of a job, which starts warm unless a variable of MLflow or Ray differs."""
     env = {**os.environ, "MLPLATFORM_JOB_ID": job_id, **variables}
     del env[CURRENT_TEST]
-    return subprocess.Popen(
-        ["python", "-c", program], env=env, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, text=True
-    )
+    command = ["python", "-c", program]
+    return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, text=True)
 
 
 def test_signal_ends_run_as_killed(environment: Settings) -> None:
@@ -88,9 +86,7 @@ def test_signal_ends_run_as_killed(environment: Settings) -> None:
     for number, process in running.items():
         process.communicate(timeout=60)
         assert process.returncode != 0
-        run = server.find_run(f"ended-by-{number}")
-        assert run
-        assert run.info.status == "KILLED"
+        assert job_run(f"ended-by-{number}").info.status == "KILLED"
 
 
 def test_failed_run_has_traceback_and_next_attempt_rejoins() -> None:
@@ -100,18 +96,14 @@ def test_failed_run_has_traceback_and_next_attempt_rejoins() -> None:
     _, output = failed.communicate(timeout=60)
     assert failed.returncode == 1
     assert "the data is missing" in output
-    first = server.find_run("retried")
-    assert first
+    first = job_run("retried")
     assert first.info.status == "FAILED"
     assert "ValueError: the data is missing" in artifacts.load_text(f"{first.info.artifact_uri}/traceback.txt")
 
     assert start(SUCCEEDS, "retried", MLPLATFORM_ATTEMPT="2").wait(timeout=60) == 0
-    second = server.find_run("retried")
-    assert second
+    second = job_run("retried")
     assert second.info.run_id == first.info.run_id
-    assert second.info.experiment_id == first.info.experiment_id, (
-        "the second attempt moved the run to another experiment"
-    )
+    assert second.info.experiment_id == first.info.experiment_id, "the run was moved to another experiment"
     assert second.info.status == "FINISHED"
     assert second.data.tags["mlplatform.attempt"] == "2"
     assert second.data.params == {"lr": "1", "depth": "3"}
@@ -124,8 +116,7 @@ def test_run_config_opens_and_ends_job_run() -> None:
     failed = start(FAILS_AFTER_RUN_CONFIG, "without-job-run")
     _, output = failed.communicate(timeout=60)
     assert output.count("ValueError: the data is missing") == 1
-    run = server.find_run("without-job-run")
-    assert run
+    run = job_run("without-job-run")
     assert run.info.status == "FAILED"
     assert "the data is missing" in artifacts.load_text(f"{run.info.artifact_uri}/traceback.txt")
 
@@ -144,8 +135,7 @@ def test_rejoining_process_does_not_end_held_run() -> None:
     program = f"FINISHES = {SUCCEEDS!r}\nFAILS = {FAILS!r}\n{HELD}"
     output, errors = start(program, "held").communicate(timeout=120)
     assert re.findall(r"status (\w+)", output) == ["RUNNING", "FAILED"], errors
-    run = server.find_run("held")
-    assert run
+    run = job_run("held")
     assert run.info.status == "FINISHED", "the process that holds the run did not set its final status"
     assert run.data.params == {"lr": "1", "depth": "3"}
 
@@ -157,9 +147,7 @@ def test_earliest_parent_run_is_job_run() -> None:
     experiment = client.create_experiment("raced")
     tags = {contract.TAG_JOB: "raced", contract.TAG_ROLE: "job"}
     later, earlier = (client.create_run(experiment, start_time=time, tags=tags) for time in (2000, 1000))
-    found = server.find_run("raced")
-    assert found
-    assert found.info.run_id == earlier.info.run_id != later.info.run_id
+    assert job_run("raced").info.run_id == earlier.info.run_id != later.info.run_id
 
 
 EXPERIMENT = "rejoined"

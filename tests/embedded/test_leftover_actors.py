@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from embedded import instance_of
 from waiting import wait_for
 
 from mlplatform.client.connection import Connection
@@ -44,9 +45,8 @@ def states(connection: Connection) -> dict[str, str]:
 @pytest.fixture
 def head(local: LocalPlatform, reached: Settings) -> Iterator[Connection]:
     """Ray itself, behind the gateway."""
-    instance = Home(local.home).load()
-    assert instance
-    of_head = {"ray_address": instance.dashboard_address, "ray_auth_token_path": Home(local.home).cluster_token}
+    address = instance_of(local).dashboard_address
+    of_head = {"ray_address": address, "ray_auth_token_path": Home(local.home).cluster_token}
     with Connection(reached.model_copy(update=of_head)) as connection:
         yield connection
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from embedded import completed
 from package_index import served, wheel
 
 pytestmark = pytest.mark.nightly
@@ -43,8 +44,7 @@ def root(tmp_path: Path) -> Path:
 
 def lock(root: Path, only: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "ONLY": only, "UV_NO_CACHE": "1", **variables}
-    command = [str(root / "images/lock.sh")]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return completed(root / "images/lock.sh", env=environment)
 
 
 def test_packages_of_team_are_locked_with_what_they_need(root: Path, index: Path, address: str) -> None:
@@ -55,11 +55,8 @@ def test_packages_of_team_are_locked_with_what_they_need(root: Path, index: Path
     done = lock(root, "extra", UV_DEFAULT_INDEX=address)
     assert done.returncode == 0, done.stderr
     text = (root / "images/ray/extra-requirements.txt").read_text()
-    for line in (
-        f"roman==5.1 \\\n    --hash=sha256:{sums['roman']}",
-        f"numerals==1.2 \\\n    --hash=sha256:{sums['numerals']}",
-    ):
-        assert line in text
+    for pin, name in (("roman==5.1", "roman"), ("numerals==1.2", "numerals")):
+        assert f"{pin} \\\n    --hash=sha256:{sums[name]}" in text
     assert "torch" not in text, "the image has it already, with other hashes for rocm"
     assert address not in text
     wheel(index, "roman", "6.0")

@@ -15,9 +15,8 @@ from typing import Any
 
 import httpx
 import pytest
-from embedded import listening, processes
+from embedded import instance_of, listening, processes
 
-from mlplatform.local.instance import Home, Instance
 from mlplatform.local.platform import LocalPlatform
 from mlplatform.settings.job import Settings
 
@@ -66,13 +65,6 @@ def request(port: int, method: str, path: str, body: Any = None, **headers: str)
     return answer.status, answer.read().decode(errors="replace")
 
 
-@pytest.fixture
-def instance(local: LocalPlatform) -> Instance:
-    found = Home(local.home).load()
-    assert found
-    return found
-
-
 @contextmanager
 def entered(folder: Path) -> Iterator[None]:
     """Let others enter the folders above one, as they can enter those above a person's usual folders."""
@@ -88,8 +80,8 @@ def entered(folder: Path) -> Iterator[None]:
 
 
 @as_root
-def test_other_user_neither_reads_nor_replaces_files(local: LocalPlatform, instance: Instance) -> None:
-    ray = Path(instance.ray_folder)
+def test_other_user_neither_reads_nor_replaces_files(local: LocalPlatform) -> None:
+    ray = Path(instance_of(local).ray_folder)
     python = ray / "warm" / "bin" / "python"
     content = python.read_bytes()
     with entered(local.home):

@@ -30,10 +30,8 @@ def test_job_installs_wheel_without_network(reached: Settings, tmp_path: Path) -
     (folder / "train.py").write_text(SCRIPT)
     wheel(tmp_path, "ours", "1.0", files={"ours.py": "GREETING = 'installed for this job'\n"})
     # Most of the time, Ray copies this platform's environment, 7 GB.
-    pip = {
-        "packages": [str(tmp_path / "ours/ours-1.0-py3-none-any.whl")],
-        "pip_install_options": ["--no-index", "--no-deps"],
-    }
+    packages = [str(tmp_path / "ours/ours-1.0-py3-none-any.whl")]
+    pip = {"packages": packages, "pip_install_options": ["--no-index", "--no-deps"]}
     command = (Path(sys.executable).parent / "ray", "job", "submit", "--no-wait", "--submission-id", "own-package")
     options = ("--working-dir", folder, "--runtime-env-json", json.dumps({"pip": pip}), "--", "python", "train.py")
     subprocess.run([*command, *options], env=environment() | reached.environment(), check=True)

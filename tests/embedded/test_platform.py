@@ -13,12 +13,11 @@ import httpx
 import psutil
 import pytest
 from command_line import mlplatform
-from embedded import JOBS, command, listening, processes
+from embedded import JOBS, command, instance_of, listening, processes
 from waiting import wait_for
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.errors import AccessError, HostError
-from mlplatform.local.instance import Home
 from mlplatform.local.platform import LocalPlatform
 from mlplatform.local.processes import LOOPBACK, is_running
 from mlplatform.settings.job import Settings
@@ -34,9 +33,8 @@ def test_every_port_is_on_loopback(local: LocalPlatform, reached: Settings) -> N
 def test_up_is_idempotent(local: LocalPlatform, reached: Settings) -> None:
     before = {process.pid for process in processes(local)}
     assert local.up() == reached
-    instance = Home(local.home).load()
-    assert instance
-    assert before & {process.pid for process in processes(local)} >= {process.pid for process in instance.processes}
+    recorded = {process.pid for process in instance_of(local).processes}
+    assert before & {process.pid for process in processes(local)} >= recorded
 
 
 def test_secrets_are_not_in_command_lines_or_environments(local: LocalPlatform, reached: Settings) -> None:

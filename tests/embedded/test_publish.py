@@ -39,9 +39,7 @@ def published(environment: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyP
         mlflow.end_run()
 
 
-def test_second_attempt_reuses_published_version(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_second_attempt_reuses_published_version(capsys: pytest.CaptureFixture[str]) -> None:
     import mlflow
 
     model = Scaled(2.0)

@@ -1,19 +1,17 @@
 """Several ranks inside `job_run`: one run, whatever launched them, and no leftovers of the other ranks."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from embedded import SCRIPTS, runs_of, succeeded
+from embedded import SCRIPTS, completed, job_run, runs_of, succeeded
 
 from mlplatform import contract
 from mlplatform.client.jobs import Jobs
 from mlplatform.settings.job import Settings
 from mlplatform.tracking import run as tracking_run
-from mlplatform.tracking import server
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -21,9 +19,7 @@ pytestmark = pytest.mark.usefixtures("environment")
 def the_run_of(job_id: str) -> Any:
     """The only run that carries the job's id."""
     (run,) = runs_of(job_id)
-    found = server.find_run(job_id)
-    assert found
-    assert found.info.run_id == run.info.run_id
+    assert job_run(job_id).info.run_id == run.info.run_id
     return run
 
 
@@ -34,9 +30,8 @@ def test_ray_train_ranks_share_run_of_driver(reached: Settings) -> None:
     with Jobs(reached) as jobs:
         # Otherwise MLflow imports torch again for each rank to infer the logged model's requirements.
         env = {"MLFLOW_REQUIREMENTS_INFERENCE_TIMEOUT": "1"}
-        job_id = jobs.submit(
-            ["python", "autologged.py", "--train", "--held", "--logger"], SCRIPTS, name="ranks", env=env
-        )
+        command = ["python", "autologged.py", "--train", "--held", "--logger"]
+        job_id = jobs.submit(command, SCRIPTS, name="ranks", env=env)
         log = succeeded(jobs, job_id, 400)
     run = the_run_of(job_id)
     client = MlflowClient()
@@ -59,27 +54,19 @@ def test_torchrun_ranks_share_run_and_failure_is_recorded(tmp_path: Path, reache
     from mlflow import artifacts
 
     torchrun = [str(Path(sys.executable).parent / "torchrun"), "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*torchrun, str(SCRIPTS / "ranks.py")],
-        env={**os.environ, "MLPLATFORM_JOB_ID": "torchrun", "TMPDIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=120,
-        start_new_session=True,
-    )
-    output = done.stdout
+    env = {**os.environ, "MLPLATFORM_JOB_ID": "torchrun", "TMPDIR": str(tmp_path)}
+    done = completed(*torchrun, SCRIPTS / "ranks.py", env=env, timeout=120, start_new_session=True)
+    output = done.stdout + done.stderr
     assert done.returncode != 0
     assert f"rank 0 has logged to {reached.tracking_uri}" in output, output[-3000:]
     assert "rank 1 has logged to file:///" in output
-    run = the_run_of("torchrun")
-    assert run.info.status == "FAILED", "rank 0's signal hid the failure of rank 1"
-    assert run.data.params == {"lr": "0.1"}
+    found = the_run_of("torchrun")
+    assert found.info.status == "FAILED", "rank 0's signal hid the failure of rank 1"
+    assert found.data.params == {"lr": "0.1"}
     # System metrics come every 10 s, which a slow machine needs.
-    own = {name: value for name, value in run.data.metrics.items() if not name.startswith("system/")}
+    own = {name: value for name, value in found.data.metrics.items() if not name.startswith("system/")}
     assert own == {"rank": 0.0}
-    assert "rank 1 has lost its data" in artifacts.load_text(f"{run.info.artifact_uri}/traceback-rank-1.txt")
+    assert "rank 1 has lost its data" in artifacts.load_text(f"{found.info.artifact_uri}/traceback-rank-1.txt")
     assert not list(tmp_path.glob("mlplatform-rank-*")), "data of the other rank was left"
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from embedded import SCRIPTS
+from embedded import SCRIPTS, completed
 from typer.testing import CliRunner
 from waiting import wait_for
 
@@ -54,9 +54,8 @@ while isinstance(why := model_files.gateway_record(version), str):
 
 
 @pytest.fixture(autouse=True)
-def connected(environment: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+def connected(environment: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    return environment
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +66,7 @@ def petals(reached: Settings, tmp_path_factory: pytest.TempPathFactory) -> tuple
     env = {**os.environ, **reached.environment(), "MLPLATFORM_GIT_COMMIT": "c0ffee"}
 
     def run(program: str, *arguments: str, **variables: str) -> str:
-        command = [sys.executable, "-c", program, *arguments]
-        done = subprocess.run(
-            command, env={**env, **variables}, cwd=folder, capture_output=True, text=True, check=False
-        )
+        done = completed(sys.executable, "-c", program, *arguments, env={**env, **variables}, cwd=folder)
         assert done.returncode == 0, done.stderr
         return done.stdout or done.stderr
 
@@ -153,9 +149,8 @@ def test_lineage_names_job_commit_and_data(petals: tuple[str, str]) -> None:
 def test_repeated_download_transfers_nothing(petals: tuple[str, str], tmp_path: Path) -> None:
     folder = models.download("petals/1", tmp_path / "model")
     subprocess.run(["sha256sum", "--check", "--strict", checksums.FILE], cwd=folder, check=True, capture_output=True)
-    assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == [
-        *("MLmodel", checksums.FILE, "part", "weights")
-    ]
+    files = sorted(path.name for path in folder.rglob("*") if path.is_file())
+    assert files == ["MLmodel", checksums.FILE, "part", "weights"]
     before = {path: path.stat().st_ino for path in folder.rglob("*")}
     assert models.download("models:/petals/1", folder) == folder
     assert {path: path.stat().st_ino for path in folder.rglob("*")} == before
@@ -205,9 +200,8 @@ def test_tampered_checksums_are_noticed_without_a_record_and_else_ignored(
 @pytest.mark.usefixtures("petals")
 def test_unknown_alias_error_lists_existing_aliases(tmp_path: Path) -> None:
     models.promote("petals", 1, "first")
-    with pytest.raises(
-        RegistryError, match=r"^Model 'petals' has no alias 'best'; it has: .*first = version 1"
-    ) as error:
+    named = r"^Model 'petals' has no alias 'best'; it has: .*first = version 1"
+    with pytest.raises(RegistryError, match=named) as error:
         models.download("petals@best", tmp_path / "model")
     assert "\n" not in str(error.value)
     with pytest.raises(RegistryError, match=r"^There is no model 'petal'; there are: .*petals"):

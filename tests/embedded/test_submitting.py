@@ -66,16 +66,8 @@ def test_job_file_and_options_apply_and_failure_restarts(reached: Settings, tmp_
     assert job.returncode == 0, error
     attempts = printed(output)
     assert [attempt.pop("attempt") for attempt in attempts] == [1, 2]
-    assert all(
-        attempt
-        == {
-            "note": "it's the second",
-            "arguments": ["--name", "two words"],
-            "MLFLOW_EXPERIMENT_NAME": "food",
-            "SEED": "1",
-        }
-        for attempt in attempts
-    )
+    given = {"note": "it's the second", "arguments": ["--name", "two words"]}
+    assert attempts == [{**given, "MLFLOW_EXPERIMENT_NAME": "food", "SEED": "1"}] * 2
     assert "attempt 1 failed: exit code 1." in output
 
 
@@ -218,7 +210,6 @@ def test_gateway_ends_runs_that_the_job_itself_has_reported(environment: Setting
         wait_for(lambda: status(own) == "FAILED", "the gateway to end the killed job's run", 60)
         jobs.stop(victim)
         jobs.wait(victim, timeout_s=60)
-        wait_for(
-            lambda: "KILLED" in [run.info.status for run in runs_of(victim)], "the gateway to end the victim's run", 60
-        )
+        ended = "the gateway to end the victim's run"
+        wait_for(lambda: "KILLED" in [run.info.status for run in runs_of(victim)], ended, 60)
         assert status(foreign) == "RUNNING", "another job has named the victim in its tag"

@@ -12,7 +12,7 @@ from pathlib import Path
 import mlflow
 import pytest
 import stand_in
-from embedded import JOBS
+from embedded import JOBS, completed
 from mlflow.entities import Run
 from waiting import wait_for
 
@@ -57,11 +57,8 @@ def test_next_run_starts_cleanly_after_ctrl_c(terminal: dict[str, str], tmp_path
     assert stopped.info.status == "KILLED"
     assert stopped.data.metrics["val_loss"] > 0, "metrics logged before Ctrl-C are missing"
 
-    short = [*COMMAND, "--head-epochs=1", "--epochs=0"]
-    second = subprocess.run(
-        short, cwd=FOLDER, env=terminal, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240
-    )
-    assert second.returncode == 0, second.stdout[-3000:]
+    second = completed(*COMMAND, "--head-epochs=1", "--epochs=0", cwd=FOLDER, env=terminal, timeout=240)
+    assert second.returncode == 0, second.stderr[-3000:]
     clean = run_in(second.stdout)
     assert clean.info.run_id != stopped.info.run_id
     assert clean.info.status == "FINISHED"

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from embedded import completed
 from package_index import served, wheel
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -42,10 +43,7 @@ OTHERS = sorted(name for name in PINS if not name.startswith(("torch", "nvidia-"
 
 def torch_files(hip: str | None, cuda: str | None) -> dict[str, str]:
     """Modules that tell what a build of torch is for, as the real ones do."""
-    return {
-        "torch/__init__.py": "from torch import version\n",
-        "torch/version.py": f"hip = {hip!r}\ncuda = {cuda!r}\n",
-    }
+    return {"torch/__init__.py": "from torch import version\n", "torch/version.py": f"hip = {hip!r}\ncuda = {cuda!r}\n"}
 
 
 def add_torch(index: Path, local: str, hip: str | None, cuda: str | None) -> None:
@@ -90,15 +88,9 @@ def image(tmp_path: Path, cache: Path) -> Path:
 
 
 def install(image: Path, accelerator: str, default: str, other: str) -> subprocess.CompletedProcess[str]:
-    environment = {
-        "PATH": f"{image}/programs:{os.defpath}",
-        "HOME": str(image),
-        "ACCELERATOR": accelerator,
-        "PIP_INDEX_URL": default,
-        "TORCH_INDEX_URL": other,
-    }
-    command = ["sh", str(image / "ray" / "install.sh")]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    environment = {"PATH": f"{image}/programs:{os.defpath}", "HOME": str(image), "ACCELERATOR": accelerator}
+    environment |= {"PIP_INDEX_URL": default, "TORCH_INDEX_URL": other}
+    return completed("sh", image / "ray" / "install.sh", env=environment)
 
 
 def installed(image: Path) -> dict[str, str]:

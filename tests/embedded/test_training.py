@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from embedded import SCRIPTS, command, processes, runs_of, succeeded
+from embedded import SCRIPTS, command, job_run, processes, runs_of, succeeded
 
 from mlplatform.client.jobs import Jobs, report_in
 from mlplatform.local.platform import LocalPlatform
 from mlplatform.settings.job import Settings
 from mlplatform.storage import objects
-from mlplatform.tracking import server
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -45,9 +44,8 @@ def trained(local: LocalPlatform, reached: Settings, tmp_path_factory: pytest.Te
 def points(job_id: str, key: str) -> list[tuple[int, float]]:
     from mlflow import MlflowClient
 
-    run = server.find_run(job_id)
-    assert run
-    return [(point.step, point.value) for point in MlflowClient().get_metric_history(run.info.run_id, key)]
+    history = MlflowClient().get_metric_history(job_run(job_id).info.run_id, key)
+    return [(point.step, point.value) for point in history]
 
 
 def read_back(log: list[str], name: str) -> list[dict[str, Any]]:
@@ -87,21 +85,16 @@ def test_nan_metric_value_is_kept(trained: tuple[str, list[str]]) -> None:
 
 def test_nested_numpy_values_are_kept(trained: tuple[str, list[str]]) -> None:
     found = read_back(trained[1], "first")
-    assert [report["nested"] for report in found] == [
-        {"loss": pytest.approx(1 / (step + 1)), "of": [step]} for step in range(STEPS)
-    ]
+    expected = [{"loss": pytest.approx(1 / (step + 1)), "of": [step]} for step in range(STEPS)]
+    assert [report["nested"] for report in found] == expected
 
 
 @pytest.mark.nightly
 def test_checkpoints_without_score_allow_restart(local: LocalPlatform, reached: Settings) -> None:
     """Ray stores NaN, the score of these checkpoints, as null, which it cannot compare after a restart."""
     with Jobs(reached) as jobs:
-        job_id = jobs.submit(
-            ["python", "steps.py", "--steps=7", "--workers=1", f"--hold={KILL_AFTER_REPORTS}", "--metric=nothing"],
-            SCRIPTS,
-            name="unscored",
-            max_restarts_on_failure=1,
-        )
+        options = ["--steps=7", "--workers=1", f"--hold={KILL_AFTER_REPORTS}", "--metric=nothing"]
+        job_id = jobs.submit(["python", "steps.py", *options], SCRIPTS, name="unscored", max_restarts_on_failure=1)
         log: list[str] = []
         for line in jobs.follow(job_id):
             log.append(line)
@@ -153,9 +146,7 @@ def test_stopped_training_leaves_run_killed(reached: Settings, how: str) -> None
         next(line for line in jobs.follow(job_id) if report_in(line))
         jobs.stop(job_id)
         assert jobs.wait(job_id, timeout_s=60).status == "STOPPED"
-    run = server.find_run(job_id)
-    assert run
-    assert run.info.status == "KILLED"
+    assert job_run(job_id).info.status == "KILLED"
 
 
 @pytest.mark.nightly

@@ -11,6 +11,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from embedded import completed
 from waiting import wait_for
 
 from mlplatform.local.processes import free_ports
@@ -56,10 +57,8 @@ def test_programs_and_workers_start_warm_without_our_other_packages(python: Path
     try:
         wait_for(lambda: (folder / "driver.sock").exists(), "the templates to be loaded", 180)
         submit = ["-m", "ray.scripts.scripts", "job", "submit", f"--address=http://127.0.0.1:{dashboard}"]
-        done = subprocess.run(
-            [python, *submit, f"--working-dir={tmp_path}", "--", "python", "program.py"],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=180,
-        )  # fmt: skip
+        program = (f"--working-dir={tmp_path}", "--", "python", "program.py")
+        done = completed(python, *submit, *program, cwd=tmp_path, env=environment, timeout=180)
         starts = [json.loads(line) for line in (folder / "starts.jsonl").read_text().splitlines()]
     finally:
         head.send_signal(signal.SIGTERM)

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from embedded import succeeded
+from embedded import instance_of, succeeded
 from waiting import wait_for
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.local.instance import Home
 from mlplatform.local.platform import LocalPlatform
 from mlplatform.settings.job import Settings
 from mlplatform_warm import client
@@ -51,9 +50,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPlatform]:
         platform = LocalPlatform(tmp_path_factory.mktemp("warm"))
         settings = platform.up()
     try:
-        instance = Home(platform.home).load()
-        assert instance
-        folder = Path(instance.ray_folder) / "warm"
+        folder = Path(instance_of(platform).ray_folder) / "warm"
         wait_for(lambda: (folder / "driver.sock").exists(), "the templates to be loaded")
         yield WarmPlatform(settings, folder)
     finally:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
+from embedded import completed
 from warm import Warm, inherited, running_template
 
 DRAW = """
@@ -66,10 +67,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
 
 def output(command: Sequence[str], environment: Mapping[str, str]) -> Any:
     """The last line that a program prints."""
-    done = subprocess.run(
-        command,
-        env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    done = completed(*command, env=environment, stdin=subprocess.DEVNULL, timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -41,15 +41,12 @@ def tracked(left: Left) -> None:
     assert "0 loader processes, 32 pixels" in run.data.tags["mlflow.note.content"]
     assert len(run.data.tags["mlflow.source.git.commit"]) == 40, "the commit of the lesson's folder"
 
-    models = left.client.search_logged_models(
-        [run.info.experiment_id], filter_string=f"source_run_id = '{run.info.run_id}'"
-    )
+    models = left.models
     assert {(model.name, str(model.status)) for model in models} == {("food11", "READY")}
     losses = [loss for _, loss in left.points("val_loss")][1:]
     improved = sum(loss < min(losses[:epoch], default=float("inf")) for epoch, loss in enumerate(losses))
-    assert len(models) == improved, (
-        "one model per improvement of the validation loss, after the last layer's own epochs"
-    )
+    why = "one model per improvement of the validation loss, after the last layer's own epochs"
+    assert len(models) == improved, why
     for model in models:
         assert left.log.count(f"New best model: {model.model_uri}") == 1
 
@@ -58,10 +55,7 @@ def flavors(left: Left) -> None:
     assert left.printed("same answers") == {"pytorch_model": True, "sklearn_model": True, "transformers_model": True}
     assert json.loads(left.text("same_answers.json")) == left.printed("same answers")
     assert left.run.data.metrics["sklearn_accuracy"] > 0.8
-    models = left.client.search_logged_models(
-        [left.run.info.experiment_id], filter_string=f"source_run_id = '{left.run.info.run_id}'"
-    )
-    assert {model.name for model in models} == {"pytorch", "sklearn", "transformers"}
+    assert {model.name for model in left.models} == {"pytorch", "sklearn", "transformers"}
 
 
 def slow_loader(left: Left) -> None:
@@ -81,9 +75,7 @@ def slow_loader(left: Left) -> None:
     for row, run in zip(rows, (slow, quick), strict=True):
         for metric in ("epoch_time", "waiting_share", "system/cpu_utilization_percentage"):
             values = [value for _, value in left.points(metric, run)]
-            assert abs(row[metric] - sum(values) / len(values)) < 1e-9, (
-                f"the table contains the logged values: {metric}"
-            )
+            assert abs(row[metric] - fmean(values)) < 1e-9, f"the table contains the logged values: {metric}"
     assert left.run.data.metrics["speedup"] > 1.1, "loader processes speed up training"
 
 

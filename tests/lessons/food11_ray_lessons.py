@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from lesson import Left, Lesson
 
@@ -31,9 +32,8 @@ def ranks_are_one_run(left: Left) -> None:
     same_weights(left, 2)
 
     recorded = run.data.params
-    assert (recorded["epochs"], recorded["optimizer_name"], recorded["lr"]) == (str(EPOCHS), "Adam", "0.001"), (
-        "autolog's hyperparameters"
-    )
+    logged = (recorded["epochs"], recorded["optimizer_name"], recorded["lr"])
+    assert logged == (str(EPOCHS), "Adam", "0.001"), "autolog's hyperparameters"
     assert recorded["unfreeze_at"] == "1", "parameter that the script adds"
     for metric in ("train_loss", "val_loss", "val_accuracy"):
         assert len(left.points(metric)) == EPOCHS, f"autologged {metric} of each epoch"
@@ -41,8 +41,7 @@ def ranks_are_one_run(left: Left) -> None:
     assert run.data.metrics["test_accuracy"] == left.printed("Test")["test_accuracy"]
     assert any(name.startswith("system/") for name in run.data.metrics), "system metrics"
     assert "model_summary.txt" in left.artifacts()
-    models = left.client.search_logged_models([run.info.experiment_id], f"source_run_id = '{run.info.run_id}'")
-    assert [model.name for model in models] == ["model"]
+    assert [model.name for model in left.models] == ["model"]
 
 
 def untracked(left: Left) -> None:
@@ -63,13 +62,8 @@ def trained_under_ray(left: Left, workers: int, cpus: float) -> None:
     assert [file for file in left.stored if file.endswith("checkpoint.ckpt")], "checkpoints in storage"
 
 
-def one_worker(left: Left) -> None:
-    trained_under_ray(left, 1, 0.5)
-
-
-def two_workers(left: Left) -> None:
-    trained_under_ray(left, 2, 1)
-
+one_worker = partial(trained_under_ray, workers=1, cpus=0.5)
+two_workers = partial(trained_under_ray, workers=2, cpus=1)
 
 TRIALS = 16
 

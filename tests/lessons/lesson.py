@@ -59,21 +59,27 @@ class Left:
     def children(self) -> list[Run]:
         return [run for run in self.runs if run.data.tags.get("mlflow.parentRunId") == self.run.info.run_id]
 
+    @property
+    def models(self) -> list[Any]:
+        """Models that the job's run has logged."""
+        wanted = f"source_run_id = '{self.run.info.run_id}'"
+        return list(self.client.search_logged_models([self.run.info.experiment_id], wanted))
+
     def points(self, metric: str, run: Run | None = None) -> list[tuple[int, float]]:
         """(step, value) of each point of a metric."""
         history = self.client.get_metric_history((run or self.run).info.run_id, metric)
         return [(point.step, point.value) for point in history]
 
-    def artifacts(self, path: str = "", run: Run | None = None) -> set[str]:
-        """Paths of a run's artifact files below `path`, at any depth."""
+    def artifacts(self, path: str = "") -> set[str]:
+        """Paths of the job's run's artifact files below `path`, at any depth."""
         found = set()
-        for entry in self.client.list_artifacts((run or self.run).info.run_id, path):
-            found |= self.artifacts(entry.path, run) if entry.is_dir else {entry.path}
+        for entry in self.client.list_artifacts(self.run.info.run_id, path):
+            found |= self.artifacts(entry.path) if entry.is_dir else {entry.path}
         return found
 
-    def text(self, path: str, run: Run | None = None) -> str:
-        """An artifact of a run, as text."""
-        return Path(self.client.download_artifacts((run or self.run).info.run_id, path)).read_text()
+    def text(self, path: str) -> str:
+        """An artifact of the job's run, as text."""
+        return Path(self.client.download_artifacts(self.run.info.run_id, path)).read_text()
 
     def printed(self, label: str) -> Any:
         """Last JSON value that the lesson printed after `label: `, in its driver or else in a worker."""

@@ -25,18 +25,14 @@ def offline_after_a_restart(left: Left) -> None:
     assert not place["online"], "without a key, offline mode is selected"
     assert "is offline" in left.log, "the log reports offline mode"
     assert "to sync it: " in left.log, "the log contains the command that syncs later"
-    same_id(place["id"], left, [part["id"] for part in kept])
+    # A killed attempt may have left an empty file, but its name contains the id.
+    found = [part["id"] for part in kept]
+    assert all(place["id"] in part["file"] for part in kept), "one id over the restart"
+    assert found[-1] == place["id"], "the file contains the id"
+    assert set(found) <= {place["id"], None}
     assert len(kept) == 2, "one file of the killed attempt, one of its successor"
     assert steps(kept[-1]["points"]) == EPOCHS, "nothing is lost with the killed worker"
     same_values(left, kept[-1]["points"])
-
-
-def same_id(run_id: str, left: Left, found: list[str | None]) -> None:
-    """Check the id of the files: a killed attempt may have left an empty file, but its name contains the id."""
-    kept = left.printed("Kept offline")
-    assert all(run_id in part["file"] for part in kept), "one id over the restart"
-    assert found[-1] == run_id, "the file contains the id"
-    assert set(found) <= {run_id, None}
 
 
 def wandb_offline(left: Left) -> None:
@@ -50,9 +46,8 @@ def comet_offline(left: Left) -> None:
     import comet_ml
 
     offline_after_a_restart(left)
-    assert left.printed("Tracked")["id"] == comet_ml.get_experiment_key(left.job.id), (
-        "the tracker's id is derived from the job's"
-    )
+    derived = comet_ml.get_experiment_key(left.job.id)
+    assert left.printed("Tracked")["id"] == derived, "the tracker's id is derived from the job's"
 
 
 def tensorboard_after_a_restart(left: Left) -> None:
@@ -85,18 +80,8 @@ def lightning(left: Left) -> None:
     assert len(left.runs) == 1, "MLflow's logger did not open another run"
     assert len(left.points("lightning-loss")) == len(EPOCHS), "MLflow's logger wrote to the job's run"
     # Ray's callback reports Lightning's steps: 1,797 images, 256 per batch, two workers.
-    assert [step for step, _ in left.points("loss")] == [4 * (epoch + 1) for epoch in EPOCHS], (
-        "the reported metrics are in the same run"
-    )
-
-
-def logs_line_with(*words: str) -> Any:
-    """Return a check that the log has a line with all of these words."""
-
-    def check(left: Left) -> None:
-        assert any(all(word in line for word in words) for line in left.lines), f"a line with {words}"
-
-    return check
+    expected = [4 * (epoch + 1) for epoch in EPOCHS]
+    assert [step for step, _ in left.points("loss")] == expected, "the reported metrics are in the same run"
 
 
 def tracker_lesson(tracker: str, check: Any) -> Lesson:
@@ -109,10 +94,15 @@ def tracker_lesson(tracker: str, check: Any) -> Lesson:
 
 
 def mistake(which: str, *words: str) -> Lesson:
+    """A lesson whose log has a line with all of these words."""
+
+    def check(left: Left) -> None:
+        assert any(all(word in line for word in words) for line in left.lines), f"a line with {words}"
+
     return Lesson(
         "trackers/errors.py",
         "A common mistake fails with a message that names the fix.",
-        logs_line_with(*words),
+        check,
         ("--which", which),
         status="FAILED",
     )

@@ -43,13 +43,9 @@ def reports_are_kept_as_asked(left: Left) -> None:
         guesses = np.where(wrong, random.integers(10, size=len(labels)), labels)
         parts = [slice(None), *(slice(begin, begin + length) for begin, length in zip(first, size, strict=True))]
         true.append([f1_score(labels[part], guesses[part], average="macro") for part in parts])
-        others.append(
-            {
-                "precision": precision_score(labels, guesses, average="macro"),
-                "recall": recall_score(labels, guesses, average="macro"),
-                "f_half": fbeta_score(labels, guesses, beta=0.5, average="macro"),
-            }
-        )
+        precision, recall = (score(labels, guesses, average="macro") for score in (precision_score, recall_score))
+        f_half = fbeta_score(labels, guesses, beta=0.5, average="macro")
+        others.append({"precision": precision, "recall": recall, "f_half": f_half})
 
     aggregates = {"rank0": lambda ranks: ranks[0], "mean": lambda ranks: sum(ranks) / 2}
     for name, aggregate in aggregates.items():
@@ -95,9 +91,8 @@ def reports_are_kept_as_asked(left: Left) -> None:
 def callbacks_leave_readable_files(left: Left, name: str = "logs") -> None:
     expected = [[{"epoch": epoch, "loss": (rank + 1) / 2**epoch} for rank in range(2)] for epoch in range(3)]
     base = f"{name}/attempt-1"
-    assert any(line.endswith(f"/{name}/{left.job.id}/attempt-1:") for line in left.lines), (
-        "one folder per job and attempt"
-    )
+    folder = f"/{name}/{left.job.id}/attempt-1:"
+    assert any(line.endswith(folder) for line in left.lines), "one folder per job and attempt"
     lines = left.text(f"{base}/train/reports.jsonl").splitlines()
     assert [json.loads(line) for line in lines] == expected
     rows = list(csv.DictReader(io.StringIO(left.text(f"{base}/train/reports.csv"))))

@@ -44,9 +44,9 @@ def check_checkpoints(left: Left) -> None:
     second = [report["epoch"] for report in left.reports if report["run"] == "second"]
     assert second == [3, 4], "the second training run did not start from the given checkpoint"
     assert left.printed("Second") == {"epoch": 4, "model": 10}
-    assert left.printed("Without") == {"checkpoint": None, "metrics": None, "table": None, "epochs": [0, 1, 2]}, (
-        "a run without checkpoints must have a result without reports, and all reports in its history"
-    )
+    nothing = {"checkpoint": None, "metrics": None, "table": None, "epochs": [0, 1, 2]}
+    why = "a run without checkpoints must have a result without reports, and all reports in its history"
+    assert left.printed("Without") == nothing, why
     without = [report["epoch"] for report in left.reports if report["run"] == "none"]
     assert without.count(0) == 2, f"without checkpoints, a restarted training starts over: {without}"
     assert left.points("model") == [(0, 0), (1, 1), (2, 3), (3, 6), (4, 10)]
@@ -102,9 +102,8 @@ def check_ray_data(left: Left) -> None:
     for epoch in (0, 1):
         seen = left.printed(f"Epoch {epoch}")
         assert (seen["train_rows"], seen["validation_rows"]) == (split, len(TRAINING) - split)
-        assert seen["train_ids"] + seen["validation_ids"] == sum(TRAINING), (
-            "a row was missed, seen twice or not filtered"
-        )
+        ids = seen["train_ids"] + seen["validation_ids"]
+        assert ids == sum(TRAINING), "a row was missed, seen twice or not filtered"
     ranks = {report["epoch"]: [rank.get("train_rows") for rank in report["ranks"]] for report in left.reports}
     assert ranks[0] == [split // 2, split // 2], "the shards differ in length"
     streamed, store = left.printed("Epoch 2"), left.printed("Object store")

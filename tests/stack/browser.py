@@ -7,7 +7,8 @@ import json
 import os
 import shutil
 import subprocess
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +21,18 @@ PICTURES = Path(os.environ["PICTURES"]) if "PICTURES" in os.environ else None
 """Folder for screenshots that people look at; none by default."""
 
 
-def install() -> None:
-    """Install Debian's Chromium, if there is none."""
-    if not shutil.which("chromium"):
-        run("apt-get", "update", "-qq")
-        run("apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium")
-
-
 class NavigationError(AssertionError):
     """The page changed to another before it answered."""
 
 
 class Page:
-    """A page of the browser.
+    """A page of the browser, which keeps its files in a new folder.
 
-    Args:
-        folder: of the browser's files.
-        trusted: SHA-256 digest, in base64, of the public key of a certificate that it accepts; empty for none.
+    `trusted` is the SHA-256 digest, in base64, of the public key of a certificate that it accepts; empty for none.
     """
 
-    def __init__(self, folder: Path, trusted: str = "") -> None:
+    def __init__(self, folder: Path, trusted: str) -> None:
+        folder.mkdir()
         command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
         options = ["--remote-debugging-port=0", f"--user-data-dir={folder}", "--no-first-run", "about:blank"]
         if trusted:
@@ -110,12 +103,7 @@ class Page:
         self.press(f"document.evaluate({json.dumps(path)}, document, null, 9).singleNodeValue")
 
     def type(self, text: str, into: str | None = None) -> None:
-        """Type a text, without keys such as Enter.
-
-        Args:
-            text: what to type.
-            into: CSS selector of the element, which gets the focus; None for the one that has it.
-        """
+        """Type a text, without keys such as Enter, into the element with the focus, which `into` (CSS) gives it."""
         if into:
             self.evaluate(f"document.querySelector({json.dumps(into)}).focus()")
         self._call("Input.insertText", text=text)
@@ -158,3 +146,14 @@ class Page:
             raise NavigationError(message)
         assert "error" not in message, message
         return dict(message["result"])
+
+
+@contextmanager
+def opened(folder: Path, trusted: str = "") -> Iterator[Page]:
+    """A page of a browser that nobody has used before; installs Debian's Chromium, if there is none."""
+    if not shutil.which("chromium"):
+        run("apt-get", "update", "-qq")
+        run("apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium")
+    page = Page(folder, trusted)
+    yield page
+    page.close()

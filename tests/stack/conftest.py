@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import browser
 import figures
 import pytest
 import stand_in
 import versitygw
-from browser import Page
+from browser import Page, opened
 from cold_share import submit_cold
 from host import CHECKOUT, Stack, Trained, run, train
 from persons import People, administer
@@ -82,19 +81,14 @@ def checkout(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Conf
             external = store.enter_context(versitygw.started())
             _stack.set_env(S3_ENDPOINT_URL=external.address, BUCKET_QUOTAS="ray=1t")
             external.write_accounts(_stack.root / "secrets")
-        yield from _built(_stack, keep)
-
-
-def _built(stack: Stack, keep: bool) -> Iterator[Stack]:
-    """Build the images; remove the stack at the end unless it is kept."""
-    try:
-        started = time.monotonic()
-        stack.make("build")
-        print(f"\nmake build: {time.monotonic() - started:.0f} s")
-        yield stack
-    finally:
-        if not keep:
-            stack.remove()
+        try:
+            started = time.monotonic()
+            _stack.make("build")
+            print(f"\nmake build: {time.monotonic() - started:.0f} s")
+            yield _stack
+        finally:
+            if not keep:
+                _stack.remove()
 
 
 @pytest.fixture(scope="session")
@@ -125,12 +119,8 @@ def jobs(stack: Stack) -> Iterator[Jobs]:
 
 @pytest.fixture
 def page(tmp_path: Path) -> Iterator[Page]:
-    """A page of a browser that nobody has used before."""
-    browser.install()
-    (tmp_path / "browser").mkdir()
-    opened = Page(tmp_path / "browser")
-    yield opened
-    opened.close()
+    with opened(tmp_path / "browser") as page:
+        yield page
 
 
 @pytest.fixture(scope="session")

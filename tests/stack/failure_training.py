@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from operator import itemgetter
 from typing import Any
 
 from figures import count
@@ -106,10 +105,8 @@ def nothing_is_lost(stack: Stack, jobs: Jobs, job_id: str, steps: int) -> None:
     (found,) = stack.runs_of(job_id)
     assert found["info"]["status"] == "FINISHED"
     for key in ("loss", "rank", "loss_top_"):
-        answer = stack.mlflow.get(
-            "/metrics/get-history", params={"run_id": found["info"]["run_id"], "metric_key": key, "max_results": 1000}
-        )
-        points = [(int(point.get("step", 0)), int(point["timestamp"])) for point in answer.json()["metrics"]]
+        logged = stack.history(found, key)
+        points = [(int(point.get("step", 0)), int(point["timestamp"])) for point in logged]
         assert sorted(step for step, _ in points) == list(range(steps)), f"{key}: {points}"
         assert [step for step, _ in sorted(points, key=lambda point: (point[1], point[0]))] == list(range(steps))
 
@@ -137,22 +134,18 @@ def after_a_checkpoint(jobs: Jobs, job_id: str, more: int) -> None:
 def recovery(jobs: Jobs, job_id: str, do: Callable[[], object], workers_restart: bool = False) -> float:
     """Call `do` and return the seconds until the first step beyond the last one seen before; prints their stages.
 
-    Logs arrive late, so a step counts from when it was made, not from when it is read.
-
-    Args:
-        workers_restart: `do` kills the workers, so wait for their next start too.
+    Logs arrive late, so a step counts from when it was made, not from when it is read. If `do` kills the workers
+    (`workers_restart`), their next start is awaited too.
     """
     last, before = step(jobs, job_id), len(starts(jobs, job_id))
     begun, moment = time.monotonic(), time.time()
     do()
-    wait_for(
-        lambda: (
-            len(starts(jobs, job_id)) >= before + workers_restart
-            and any(report["step"] > last for report in made_since(jobs, job_id, moment))
-        ),
-        "a step beyond the last one",
-        300,
-    )
+
+    def beyond() -> bool:
+        started = len(starts(jobs, job_id)) >= before + workers_restart
+        return started and any(report["step"] > last for report in made_since(jobs, job_id, moment))
+
+    wait_for(beyond, "a step beyond the last one", 300)
     seconds = time.monotonic() - begun
     print(f"recovered after {seconds:.0f} s; {phases(jobs, job_id, moment, last)}", flush=True)
     return seconds
@@ -176,9 +169,8 @@ def phases(jobs: Jobs, job_id: str, moment: float, last: int) -> str:
     made = made_since(jobs, job_id, moment)
     marks["first step"] = min(report["timestamp"] for report in made)
     marks["new step"] = min(report["timestamp"] for report in made if report["step"] > last)
-    return ", ".join(
-        f"{what} {at - moment:.1f} s" for what, at in sorted(marks.items(), key=itemgetter(1)) if at > moment
-    )
+    later = sorted((at, what) for what, at in marks.items() if at > moment)
+    return ", ".join(f"{what} {at - moment:.1f} s" for at, what in later)
 
 
 def wait_until(moment: float) -> None:

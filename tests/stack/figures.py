@@ -10,12 +10,7 @@ _figures: Counter[str] = Counter()
 
 
 def count(what: str, number: int = 1) -> None:
-    """Add to a figure.
-
-    Args:
-        what: the figure, with its unit: "paths tried without credentials".
-        number: how many.
-    """
+    """Add to a figure, which is named with its unit: "paths tried without credentials"."""
     _figures[what] += number
 
 

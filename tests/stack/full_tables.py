@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from host import Stack
 
@@ -53,18 +53,14 @@ DELETE FROM experiments WHERE name LIKE 'many-runs-%';
 """
 
 
-@contextmanager
-def many_jobs(stack: Stack, count: int) -> Iterator[None]:
+def many_jobs(stack: Stack, count: int) -> AbstractContextManager[None]:
     """Add ended jobs to the gateway's database, and delete them at the end."""
-    with _filled(stack, "gateway", _JOBS.format(count=count), _NO_JOBS):
-        yield
+    return _filled(stack, "gateway", _JOBS.format(count=count), _NO_JOBS)
 
 
-@contextmanager
-def many_runs(stack: Stack, runs: int, experiments: int) -> Iterator[None]:
+def many_runs(stack: Stack, runs: int, experiments: int) -> AbstractContextManager[None]:
     """Add experiments with ended runs to MLflow's database, and delete them at the end."""
-    with _filled(stack, "mlflow", _RUNS.format(runs=runs, experiments=experiments), _NO_RUNS):
-        yield
+    return _filled(stack, "mlflow", _RUNS.format(runs=runs, experiments=experiments), _NO_RUNS)
 
 
 @contextmanager

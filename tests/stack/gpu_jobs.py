@@ -11,8 +11,6 @@ from mlplatform.api.jobs import Job
 from mlplatform.capacity.resources import Resources
 from mlplatform.client.jobs import Jobs
 
-_BOUND_S = 60
-
 
 @contextmanager
 def holding_gpu(jobs: Jobs, count: int) -> Iterator[list[str]]:
@@ -29,7 +27,7 @@ def holding_gpu(jobs: Jobs, count: int) -> Iterator[list[str]]:
         for job_id in started:
             jobs.stop(job_id)
         for job_id in started:
-            jobs.wait(job_id, timeout_s=_BOUND_S)
+            jobs.wait(job_id, timeout_s=60)
 
 
 def seconds(jobs: Sequence[Job]) -> float:

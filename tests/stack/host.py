@@ -58,7 +58,6 @@ GRACE_S = int(ENV["GRACE_SECONDS"])
 
 _T = TypeVar("_T")
 
-
 _BUILD_STEP = re.compile(r"^(#\d+ (\[|DONE|CACHED|transferring|exporting|writing|naming).*)?\n", re.M)
 """A build's lines about steps that end well: a hundred lines, which hid the reason in CI's extract of the output."""
 
@@ -176,22 +175,23 @@ class Stack:
             return f"{self.settings.stack_prefix}{service}"
         return f"{self.project}-{service}-1"
 
+    def volume(self, name: str) -> Path:
+        """Folder of a volume on this host."""
+        inspect = ("docker", "volume", "inspect", "--format", "{{.Mountpoint}}", f"{self.project}_{name}")
+        return Path(run(*inspect).stdout.strip())
+
     def execute(self, service: str, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command in a service's container as the image's user."""
         return run("docker", "exec", self.container(service), *command, check=check)
 
     def write(self, service: str, path: str, text: str) -> None:
         """Write a file in a service's container."""
-        run(
-            "docker",
-            "exec",
-            "-i",
-            self.container(service),
-            "sh",
-            "-c",
-            f"mkdir -p $(dirname {path}) && cat >{path}",
-            input=text,
-        )
+        shell = ("sh", "-c", f"mkdir -p $(dirname {path}) && cat >{path}")
+        run("docker", "exec", "-i", self.container(service), *shell, input=text)
+
+    def nbconvert(self, path: str, to: str = "markdown") -> str:
+        """Run a copy of a notebook in its folder, headless, and return it with the cells' outputs."""
+        return self.execute("notebook", "jupyter", "nbconvert", "--to", to, "--execute", "--stdout", path).stdout
 
     def containers(self) -> list[dict[str, Any]]:
         """Output of `docker inspect` for each container of the stack."""
@@ -287,18 +287,13 @@ class Stack:
         return self._prometheus("targets", state="active")["activeTargets"]
 
     def _prometheus(self, path: str, **params: str) -> dict[str, Any]:
-        answer = httpx.get(
-            f"http://127.0.0.1:{self.settings.prometheus_port}/api/v1/{path}",
-            params=params,
-            auth=("prometheus", self.secret("prometheus_password")),
-        )
-        answer.raise_for_status()
-        return answer.json()["data"]
+        address = f"http://127.0.0.1:{self.settings.prometheus_port}/api/v1/{path}"
+        account = ("prometheus", self.secret("prometheus_password"))
+        return httpx.get(address, params=params, auth=account).raise_for_status().json()["data"]
 
     def alive_nodes(self) -> list[dict[str, Any]]:
         """Ray's nodes whose agents have reported; a node registers some seconds before its agents run."""
-        answer = self.ray.get("/nodes", params={"view": "summary"})
-        answer.raise_for_status()
+        answer = self.ray.get("/nodes", params={"view": "summary"}).raise_for_status()
         nodes = answer.json()["data"]["summary"]
         return [node for node in nodes if node["raylet"]["state"] == "ALIVE" and "hostname" in node]
 
@@ -306,16 +301,14 @@ class Stack:
         """MLflow runs tagged with the job's id, in any experiment."""
         with self.mlflow as client:
             experiments = client.post("/experiments/search", json={"max_results": 100}).json()["experiments"]
-            answer = client.post(
-                "/runs/search",
-                json={
-                    "experiment_ids": [experiment["experiment_id"] for experiment in experiments],
-                    "filter": f"tags.`mlplatform.job_id` = '{job_id}'",
-                    "max_results": 100,
-                },
-            )
-        answer.raise_for_status()
-        return answer.json().get("runs", [])
+            ids = [experiment["experiment_id"] for experiment in experiments]
+            query = {"experiment_ids": ids, "filter": f"tags.`mlplatform.job_id` = '{job_id}'", "max_results": 100}
+            return client.post("/runs/search", json=query).raise_for_status().json().get("runs", [])
+
+    def history(self, found: dict[str, Any], metric: str) -> list[dict[str, Any]]:
+        """Points of a run's metric."""
+        query = {"run_id": found["info"]["run_id"], "metric_key": metric, "max_results": 1000}
+        return self.mlflow.get("/metrics/get-history", params=query).json()["metrics"]
 
     def key_of_people(self) -> tuple[str, str]:
         """Name and secret of the S3 key that the gateway gives to people now."""

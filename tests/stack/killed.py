@@ -57,25 +57,12 @@ class Training:
 
 
 def killed_and_repeated(
-    stack: Stack,
-    rng: random.Random,
-    longest: float,
-    verb: str,
-    meanwhile: Callable[[], Any],
-    in_a_row: int,
+    stack: Stack, rng: random.Random, longest: float, verb: str, meanwhile: Callable[[], Any], in_a_row: int
 ) -> int:
     """Kill `make verb` with all of its processes at random moments, and run the same command again until it ends.
 
-    Args:
-        stack: the stack.
-        rng: chooses the moments, which are printed.
-        longest: seconds within which they are.
-        verb: the verb, which completes what was interrupted.
-        meanwhile: called after each kill.
-        in_a_row: number of kills, fewer if a command ends before it is to be killed.
-
-    Returns:
-        The number of kills.
+    The moments are printed, and within `longest` seconds; `meanwhile` is called after each kill. Returns the number of
+    kills: fewer than `in_a_row` if a command ends before it is to be killed.
     """
     for kills in range(in_a_row):
         if not _killed(stack, rng.uniform(0, longest), verb):

@@ -127,15 +127,10 @@ class People(dict[str, Person]):
 def submit(person: Person, *command: str, gpus: float = 0, folder: Path | None = None, **metadata: str) -> str:
     """Submit a job with Ray's own command, as someone else in the metadata; return its id."""
     given = json.dumps({"user": "somebody-else", **metadata})
-    options = [
-        "--no-wait",
-        f"--metadata-json={given}",
-        f"--runtime-env-json={_ENVIRONMENT}",
-        f"--entrypoint-num-gpus={gpus}",
-    ]
+    options = [f"--metadata-json={given}", f"--runtime-env-json={_ENVIRONMENT}", f"--entrypoint-num-gpus={gpus}"]
     if folder:
         options.append(f"--working-dir={folder}")
-    printed = person.types("ray", "job", "submit", *options, "--", *command)
+    printed = person.types("ray", "job", "submit", "--no-wait", *options, "--", *command)
     found = re.search(r"Job '(\S+)' submitted successfully", printed)
     assert found, printed
     return found[1]

@@ -5,6 +5,7 @@ Nothing of it is visible to the first engine: it has its own folders, socket and
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -41,20 +42,14 @@ _HOP_BY_HOP = 0
 
 
 class SecondHost:
-    """A host with an engine and a checkout, in `folder`.
+    """A host with an engine and a checkout, to join a stack.
 
-    Args:
-        stack: the stack to join.
-        source: data folder of the first engine.
-        folder: has the engine's data, its socket and the checkout.
-        images: names of images that it has.
+    `source` is the data folder of the first engine; `folder` has this engine's data, its socket and the checkout; it
+    has the `images` with these names.
     """
 
     def __init__(self, stack: Stack, source: Path, folder: Path, *images: str) -> None:
-        self.stack = stack
-        self.source = source
-        self.folder = folder
-        self.images = images
+        self.stack, self.source, self.folder, self.images = stack, source, folder, images
         self.checkout = folder / "checkout"
         self._engine: subprocess.Popen[bytes] | None = None
 
@@ -187,10 +182,7 @@ class SecondHost:
 def kind_of(protocol: int, packet: bytes, hub_port: int) -> str:
     """Kind of a packet: neighbour discovery, WireGuard, or the numbers that tell what else it is.
 
-    Args:
-        protocol: of the Ethernet header.
-        packet: all that follows that header.
-        hub_port: UDP port of the first host's hub.
+    `protocol` is that of the Ethernet header, which the packet lacks; `hub_port` the UDP port of the first host's hub.
     """
     if protocol == _ARP or (protocol == _IPV6 and packet[6] in (_HOP_BY_HOP, socket.IPPROTO_ICMPV6)):
         return "neighbour discovery"
@@ -205,14 +197,10 @@ def kind_of(protocol: int, packet: bytes, hub_port: int) -> str:
 
 
 def mount_images(source: Path, target: Path, *names: str) -> None:
-    """Give an engine that does not run images of another one, whose layers are mounted read-only.
+    """Give an engine that does not run images of another one, by their tags; their layers are mounted read-only.
 
-    Saving and loading 7.5 GB would take minutes. An engine that stops removes all mounts below its folder.
-
-    Args:
-        source: data folder of the engine that has the images.
-        target: data folder of the other one.
-        names: tags.
+    `source` and `target` are the engines' data folders. Saving and loading 7.5 GB would take minutes. An engine that
+    stops removes all mounts below its folder.
     """
     layers = target / "overlay2"
     layers.mkdir(parents=True, exist_ok=True)
@@ -255,8 +243,6 @@ def _copy(source: Path, target: Path, path: Path) -> None:
 
 def _chains(layers: list[str]) -> Iterator[str]:
     """Ids under which an engine keeps layers: each is the digest of its own and of those below it."""
-    import hashlib
-
     chain = ""
     for layer in layers:
         chain = f"sha256:{hashlib.sha256(f'{chain} {layer}'.encode()).hexdigest()}" if chain else layer
@@ -270,11 +256,9 @@ def _mounts(folder: Path) -> list[str]:
 
 @contextmanager
 def second_host(stack: Stack, *present: str) -> Iterator[SecondHost]:
-    """A second host with a running engine; removed with all that it holds.
+    """A second host with a running engine, which may join a stack; removed with all that it holds.
 
-    Args:
-        stack: the stack that it may join.
-        present: kinds of our images that it has; it would build the others when it joins.
+    It has our images of the kinds that are `present`, and would build the others when it joins.
     """
     root = Path(run("docker", "info", "--format", "{{.DockerRootDir}}").stdout.strip())
     images = [f"mlplatform-{kind}:{stack.settings.mlplatform_version}" for kind in present]

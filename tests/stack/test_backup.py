@@ -15,7 +15,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from backup_archive import archive, snapshots
 from failure_training import (
     CHECKPOINT_EVERY,
     after_a_checkpoint,
@@ -26,7 +25,7 @@ from failure_training import (
     step,
     submit,
 )
-from host import SCRIPTS, Stack, Trained, wait_for
+from host import SCRIPTS, Stack, Trained, run, wait_for
 from persons import Person
 from releases import FIXTURES, evidence
 from secret_search import values
@@ -72,11 +71,25 @@ def moved(stack: Stack, tmp_path: Path) -> Iterator[Stack]:
             stack.up()
 
 
-def share_password(stack: Stack, moved: Stack) -> None:
-    """Copy the password of the backups, as docs/operating.md asks for."""
+def set_password(moved: Stack, text: str) -> None:
+    """Set the password of the backups to that of another stack, as docs/operating.md asks for."""
     password = moved.root / "secrets" / "backup_password"
     password.chmod(0o600)
-    password.write_text(stack.secret("backup_password"))
+    password.write_text(text)
+
+
+def restic(stack: Stack, backups: Path, arguments: str) -> str:
+    """Output of the restic of the platform's image about backups in a folder."""
+    command = ["platform/compose.sh", "run", "--rm", "--no-TTY", "--no-deps", f"--volume={backups}:/target:ro"]
+    command += ["--entrypoint=restic", "backup", "--no-lock --no-cache --repo=/target"]
+    command += ["--password-file=/run/secrets/backup_password", arguments]
+    return run("bash", "-c", " ".join(command), cwd=stack.root).stdout
+
+
+def archive(stack: Stack, backups: Path, path: Path) -> Path:
+    """Write the latest backup's tar to a file, unencrypted; return the file."""
+    restic(stack, backups, f"dump latest /stack.tar >{path}")
+    return path
 
 
 @pytest.mark.minio
@@ -86,9 +99,7 @@ def test_data_of_release_is_upgraded(moved: Stack, tmp_path: Path, release: Path
         tar.extractall(tmp_path / "release", filter="data")
     kept = tmp_path / "release"
     moved.set_env(COMPOSE_PROFILES="tracking,ray")
-    password = moved.root / "secrets" / "backup_password"
-    password.chmod(0o600)
-    shutil.copy(kept / "password", password)
+    set_password(moved, (kept / "password").read_text())
     moved.make("restore", f"FROM={kept / 'backups'}")
     wait_for(moved.whole, "the restored stack", 300)
     expected = json.loads((kept / "evidence.json").read_text())
@@ -136,7 +147,7 @@ def test_restored_stack_has_everything_and_resumes_jobs(
     stack.make("down")
     locked = moved.make("restore", f"FROM={target}", check=False)
     assert "secrets/backup_password does not open" in locked.stderr, locked.stderr
-    share_password(stack, moved)
+    set_password(moved, stack.secret("backup_password"))
     refused = moved.make("restore", f"FROM={damaged(target, tmp_path / 'damaged')}", check=False)
     assert refused.returncode
     assert "nothing was changed" in refused.stderr, refused.stderr
@@ -226,8 +237,7 @@ def logged_steps(stack: Stack, dump: bytes) -> dict[str, list[int]]:
 def assert_consistent(stack: Stack, backup: Path, jobs: Writers) -> dict[str, int]:
     """Assert that a backup has every artifact and checkpoint that its database and state files name.
 
-    Returns:
-        Number of steps of each of the eighteen runs that the database has.
+    Returns the number of steps that the database has of each of the eighteen runs.
     """
     with tarfile.open(backup) as tar:
         names = set(tar.getnames())
@@ -250,19 +260,14 @@ def assert_consistent(stack: Stack, backup: Path, jobs: Writers) -> dict[str, in
 def all_steps_are_kept(stack: Stack, jobs: Jobs, job_id: str, saved: dict[str, int], later: dict[str, int]) -> None:
     """Assert that a job of `writes.py` succeeds, with each step's metric exactly once and each step's artifact.
 
-    Args:
-        stack: the restored one.
-        jobs: its jobs.
-        job_id: the job.
-        saved: steps per run in the backup that was restored; the job continues from these.
-        later: steps in the last backup, which are more than the job can write before it is hurried.
+    It continues from the steps per run that were `saved` in the restored backup; the last backup has `later` ones,
+    which are more than the job can write before it is hurried.
     """
     job = jobs.wait(job_id, timeout_s=300)
     assert job.status == "SUCCEEDED", jobs.logs(job_id)[-4000:]
     (found,) = stack.runs_of(job_id)
     assert found["info"]["status"] == "FINISHED"
-    query = {"run_id": found["info"]["run_id"], "metric_key": "step", "max_results": 1000}
-    points = stack.mlflow.get("/metrics/get-history", params=query).json()["metrics"]
+    points = stack.history(found, "step")
     assert sorted(int(point["value"]) for point in points) == list(range(len(points)))
     run_id = found["info"]["run_id"]
     assert saved[run_id] < len(points) <= later[run_id], "another backup was restored"
@@ -272,33 +277,28 @@ def all_steps_are_kept(stack: Stack, jobs: Jobs, job_id: str, saved: dict[str, i
         assert set(artifact["Body"].read().decode().splitlines()) == {f"{job_id} {number:06}"}
 
 
-@pytest.fixture
-def every_backup_is_kept(stack: Stack) -> Iterator[None]:
-    with stack.changed(BACKUP_KEEP_DAILY="0", BACKUP_KEEP_WEEKLY="0", BACKUP_KEEP_MONTHLY="0"):
-        yield
-
-
 @pytest.mark.nightly
 @pytest.mark.minio
 @pytest.mark.timeout(3600)
-@pytest.mark.usefixtures("every_backup_is_kept")
 def test_backups_while_twenty_jobs_write_are_consistent(stack: Stack, jobs: Jobs, moved: Stack, tmp_path: Path) -> None:
     writing, target, steps = Writers(stack, jobs), tmp_path / "backups", list[dict[str, int]]()
+    every_backup_is_kept = stack.changed(BACKUP_KEEP_DAILY="0", BACKUP_KEEP_WEEKLY="0", BACKUP_KEEP_MONTHLY="0")
     try:
-        for _ in range(MOMENTS):
-            stack.make("backup", f"TO={target}")
-            steps.append(assert_consistent(stack, archive(stack, target, tmp_path / "stack.tar"), writing))
+        with every_backup_is_kept:
+            for _ in range(MOMENTS):
+                stack.make("backup", f"TO={target}")
+                steps.append(assert_consistent(stack, archive(stack, target, tmp_path / "stack.tar"), writing))
         assert {jobs.get(job_id).status for job_id in writing.all} == {"RUNNING"}, "a job did not write all along"
     finally:
         for job_id in writing.all:
             jobs.stop(job_id)
     seen = [sum(backup.values()) for backup in steps]
     assert seen == sorted(set(seen)), "nothing was written between two backups"
-    share_password(stack, moved)
-    kept = snapshots(stack, target)
+    set_password(moved, stack.secret("backup_password"))
+    kept = sorted(json.loads(restic(stack, target, "snapshots --json")), key=lambda entry: entry["time"])
     assert len(kept) == MOMENTS
     # The first stack stays up, idle. A restore first reads and checks the data of all backups.
-    moved.make("restore", f"FROM={target}", f"SNAPSHOT={kept[RESTORED]}")
+    moved.make("restore", f"FROM={target}", f"SNAPSHOT={kept[RESTORED]['id']}")
     with Jobs(client_settings(moved.root)) as restored, ExitStack() as hurry:
         for job_id in writing.all:
             hurry.enter_context(hurried(moved, job_id))

@@ -6,6 +6,8 @@ import socket
 
 from host import Stack, run
 
+from mlplatform.settings.environment import environment
+
 
 def refusal(stack: Stack, *arguments: str, **values: str) -> str:
     """Error output of a rejected `make up` with other values in `.env`, after checking that it started nothing."""
@@ -17,12 +19,6 @@ def refusal(stack: Stack, *arguments: str, **values: str) -> str:
     assert "Traceback" not in result.stderr, result.stderr
     assert {entry["Id"] for entry in stack.containers()} == before
     return result.stderr
-
-
-def environment(**values: str) -> dict[str, str]:
-    from mlplatform.settings.environment import environment
-
-    return {**environment(), **values}
 
 
 def test_port_in_use_error_names_port_and_setting(checkout: Stack) -> None:
@@ -42,6 +38,7 @@ def test_unknown_only_value_error_lists_valid_values(checkout: Stack) -> None:
 
 
 def test_rocm_build_without_index_names_setting(checkout: Stack) -> None:
-    result = checkout.compose("build", "ray-head", env=environment(ACCELERATOR="rocm", TORCH_INDEX_URL=""), check=False)
+    variables = {**environment(), "ACCELERATOR": "rocm", "TORCH_INDEX_URL": ""}
+    result = checkout.compose("build", "ray-head", env=variables, check=False)
     assert result.returncode != 0
     assert "TORCH_INDEX_URL" in result.stdout + result.stderr

@@ -48,11 +48,8 @@ def test_containers_behind_proxy_of_docker_client_reach_the_stack(stack: Stack, 
     without_proxy = f"registry.corp.example,{urlsplit(stack.settings.s3_endpoint_url).hostname or 'localhost'}"
     (tmp_path / "config.json").write_text(json.dumps({"proxies": {"default": proxies}}))
     command = ("run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "notebook", "-c", PROBE)
-    done = run(
-        *("platform/compose.sh", *command),
-        cwd=stack.root,
-        env={**os.environ, "DOCKER_CONFIG": str(tmp_path), "NO_PROXY": without_proxy},
-    )
+    variables = {**os.environ, "DOCKER_CONFIG": str(tmp_path), "NO_PROXY": without_proxy}
+    done = run("platform/compose.sh", *command, cwd=stack.root, env=variables)
     assert "reached everything of the stack" in done.stdout
 
 

@@ -64,11 +64,7 @@ def small_disks(stack: Stack, tmp_path: Path) -> Iterator[dict[str, SmallDisk]]:
     """The volumes of MinIO and Postgres on small disks with their contents, which are copied back afterwards."""
     if os.geteuid() or run("losetup", "--find", check=False).returncode:
         pytest.skip("needs root and a free loop device, to fill disks of its own")
-    volumes = {name: f"{stack.project}_{name}" for name in ("minio", "postgres")}
-    places = {
-        name: Path(run("docker", "volume", "inspect", "--format", "{{.Mountpoint}}", volume).stdout.strip())
-        for name, volume in volumes.items()
-    }
+    places = {name: stack.volume(name) for name in ("minio", "postgres")}
     stack.compose("stop", "gateway", *places)
     try:
         for name, place in places.items():

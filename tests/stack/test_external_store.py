@@ -33,6 +33,4 @@ def test_prune_finds_no_former_checkpoints(stack: Stack) -> None:
 
 
 def test_people_get_key_of_file(stack: Stack) -> None:
-    with stack.ray as client:
-        key = client.post("/platform/storage-credentials").raise_for_status().json()
-    assert (key["access_key"], key["secret_key"]) == read_s3_account(stack.root / "secrets" / "s3_people")
+    assert stack.key_of_people() == read_s3_account(stack.root / "secrets" / "s3_people")

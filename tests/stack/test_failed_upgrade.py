@@ -143,21 +143,10 @@ def test_failed_upgrade_leaves_former_stack_with_its_data(
     nothing_is_left(stack)
     # The open job was not touched, or continues as its next attempt if the services were stopped.
     attempts = 1 if step == "build" else 2
-    wait_for(
-        lambda: len(jobs.attempts(job)) == attempts and jobs.get(job).status == "RUNNING",
-        f"attempt {attempts} of the open job",
-        240,
-    )
+    attempt = f"attempt {attempts} of the open job"
+    wait_for(lambda: len(jobs.attempts(job)) == attempts and jobs.get(job).status == "RUNNING", attempt, 240)
     jobs.stop(job)
     assert jobs.wait(job, timeout_s=60).status == "STOPPED"
-
-
-def upgraded(stack: Stack, versions: Versions, kept: dict[str, object], trained: Trained, to: str) -> None:
-    """Assert that a version runs with the data of before, and that nothing of the upgrade is left."""
-    assert versions.git("rev-parse", "HEAD") == to
-    assert versions.new_runs == (to == versions.new)
-    assert data(stack, trained) == kept
-    assert not (stack.root / ".stack" / "upgrade" / "facts.json").exists()
 
 
 def nothing_is_left(stack: Stack) -> None:
@@ -183,7 +172,9 @@ def test_killed_upgrades_are_completed_under_training(
 
         killed += killed_and_repeated(stack, rng, SURELY, "upgrade", either_code, in_a_row)
         training.continues()
-        upgraded(stack, versions, kept, trained, to)
+        assert versions.git("rev-parse", "HEAD") == to
+        assert versions.new_runs == (to == versions.new)
+        assert data(stack, trained) == kept
         assert (stack.root / ".env").read_text() == settings
         nothing_is_left(stack)
     assert killed > sum(kills) / 2

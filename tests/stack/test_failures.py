@@ -63,11 +63,8 @@ def test_node_lost_right_after_training_loses_nothing(stack: Stack, jobs: Jobs) 
     run("docker", "kill", stack.container(attempt.node))
     try:
         nothing_is_lost(stack, jobs, job_id, steps)
-        wait_for(
-            lambda: [int(report["step"]) for report in reports(jobs, job_id)] == list(range(steps)),
-            "the complete log",
-            60,
-        )
+        complete = list(range(steps))
+        wait_for(lambda: [int(each["step"]) for each in reports(jobs, job_id)] == complete, "the complete log", 60)
     finally:
         run("docker", "start", stack.container(attempt.node))
     whole_again(stack)

@@ -9,15 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from failure_training import (
-    OUTAGE_SECONDS,
-    after_a_checkpoint,
-    crash,
-    nothing_is_lost,
-    recovery,
-    reports,
-    wait_until,
-)
+from failure_training import OUTAGE_SECONDS, after_a_checkpoint, crash, nothing_is_lost, recovery, reports, wait_until
 from host import SCRIPTS, Stack, run, wait_for
 from second_host import CPUS, SecondHost, second_host
 from secret_search import leaks, of_services, shown_by

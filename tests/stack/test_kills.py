@@ -58,11 +58,7 @@ def test_trainings_survive_random_kills(stack: Stack, jobs: Jobs) -> None:
     command = ["python", "steps.py", f"--steps={STEPS}", "--pause=0.5", f"--max-failures={KILLS}"]
     started = [
         jobs.submit(
-            command,
-            SCRIPTS,
-            name=f"killed-{number}",
-            max_restarts_on_loss=KILLS,
-            max_restarts_on_failure=KILLS,
+            command, SCRIPTS, name=f"killed-{number}", max_restarts_on_loss=KILLS, max_restarts_on_failure=KILLS
         )
         for number in range(TRAININGS)
     ]

@@ -19,9 +19,8 @@ def test_job_succeeded_with_its_log(stack: Stack, trained: Trained) -> None:
     assert job["status"] == "SUCCEEDED", job
     assert "Test accuracy: 0.9" in trained.log
     assert "models:/digits@champion" in trained.log
-    assert f"http://mlflow.localhost:{stack.settings.mlflow_port}/#/experiments/" in trained.log, (
-        "no link to the run's page"
-    )
+    page = f"http://mlflow.localhost:{stack.settings.mlflow_port}/#/experiments/"
+    assert page in trained.log, "no link to the run's page"
 
 
 def test_run_is_finished_with_metrics_parameters_and_picture(stack: Stack, job_run: dict) -> None:

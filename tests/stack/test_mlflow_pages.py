@@ -37,7 +37,6 @@ POP_UPS = "[role=dialog], [role=alert], [data-component-id='mlflow.home.telemetr
 
 PANEL = "[data-component-id='mlflow.assistant.chat_panel.close'], [data-component-id^='mlflow.assistant.setup']"
 
-
 LEGENDS = r"document.body.innerText.split('\n').filter(line => / \(.+\)$/.test(line))"
 """A chart's legend has a line of text per run, with the metric in parentheses."""
 

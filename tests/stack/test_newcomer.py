@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -94,16 +95,8 @@ class Newcomer:
 
     def types(self, *command: str) -> str:
         """Run a command in the clone; return what it prints."""
-        done = subprocess.run(
-            command,
-            cwd=self.stack.root,
-            env=self._variables,
-            umask=0o077,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
+        shell: Any = {"cwd": self.stack.root, "env": self._variables, "umask": 0o077, "text": True}
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **shell)
         assert done.returncode == 0, f"{' '.join(command)} exited {done.returncode}:\n{done.stdout[-6000:]}"
         return done.stdout
 
@@ -149,8 +142,8 @@ def test_newcomer_gets_everything_from_the_readme(newcomer: Newcomer, proxy: Pro
     states = set(re.findall(r"(\d+)/12 \[", stack.execute("notebook", *submit).stdout))
     assert len(states) > 2, "the bar did not move"
     assert "12" in states
-    execute = "jupyter nbconvert --to notebook --execute --stdout /tmp/newcomer/widget.ipynb"
-    assert "application/vnd.jupyter.widget-view+json" in stack.execute("notebook", "sh", "-c", execute).stdout
+    printed = stack.nbconvert("/tmp/newcomer/widget.ipynb", "notebook")
+    assert "application/vnd.jupyter.widget-view+json" in printed
     assert "arrived" in stack.execute("notebook", "python", "-c", ARTIFACT).stdout
     assert "blog" not in newcomer.types("make", "status")
     newcomer.types("make", "down")

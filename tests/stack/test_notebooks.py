@@ -21,12 +21,6 @@ PRINT_RUN = "import mlflow\nwith mlflow.start_run() as run:\n    print('run', ru
 NOTEBOOKS = CHECKOUT / "jobs" / "notebooks"
 
 
-def execute(stack: Stack, name: str) -> str:
-    """Run a copy of a notebook in its folder, headless, and return it with the cells' outputs as Markdown."""
-    nbconvert = "jupyter nbconvert --to markdown --execute --stdout"
-    return stack.execute("notebook", "sh", "-c", f"cd {WORK}/notebooks && {nbconvert} {name}").stdout
-
-
 class Terminal:
     """A terminal of JupyterLab, controlled through its websocket as the page does."""
 
@@ -127,8 +121,8 @@ ipywidgets.interact(lambda rate: rate, rate=(0.1, 1.0))
 def test_widgets_are_drawn(stack: Stack) -> None:
     """Progress bars of tqdm.auto, which Lightning, MLflow and Transformers take, are widgets in a notebook."""
     stack.write("notebook", "/tmp/widgets/bars.ipynb", notebook_of(WIDGETS))
-    run_it = "cd /tmp/widgets && jupyter nbconvert --to notebook --execute --stdout bars.ipynb; rm -r /tmp/widgets"
-    printed = stack.execute("notebook", "sh", "-c", run_it).stdout
+    printed = stack.nbconvert("/tmp/widgets/bars.ipynb", "notebook")
+    stack.execute("notebook", "rm", "-r", "/tmp/widgets")
     assert printed.count("application/vnd.jupyter.widget-view+json") >= 3, printed
     extensions = stack.execute("notebook", "sh", "-c", "jupyter labextension list 2>&1").stdout
     assert re.search(r"jupyterlab-manager v\S+ .*enabled.*OK", extensions), extensions
@@ -197,7 +191,7 @@ def test_command_line_reaches_the_queue_from_jobs_only(stack: Stack, jobs: Jobs,
 
 @pytest.mark.nightly
 def test_first_tour_predicts_with_downloaded_model(stack: Stack) -> None:
-    printed = execute(stack, "first_tour.ipynb")
+    printed = stack.nbconvert(f"{WORK}/notebooks/first_tour.ipynb")
     assert "SUCCEEDED" in printed
     assert "epoch 3 {'val_accuracy': 0." in printed
     assert "image/png" in printed or "output_" in printed, "no plot"
@@ -230,7 +224,7 @@ def test_mlflow_notebook_deploys_best_run_with_model(stack: Stack, food11: None)
             mlflow.post("/runs/log-metric", json=metric).raise_for_status()
         mlflow.post("/runs/update", json={"run_id": without_model, "status": "FINISHED"}).raise_for_status()
 
-    printed = execute(stack, "mlflow_api.ipynb")
+    printed = stack.nbconvert(f"{WORK}/notebooks/mlflow_api.ipynb")
 
     with stack.mlflow as mlflow:
         found = mlflow.get("/model-versions/search", params={"filter": "name = 'food11-staging'"}).json()

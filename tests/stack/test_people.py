@@ -165,12 +165,8 @@ def test_laptop_without_checkout_installs_the_command_line(
     options = ["--quiet", "--no-deps", "--no-index", "--target", str(tmp_path / "site")]
     run(sys.executable, "-m", "pip", "install", *options, f"{address}/platform/wheel/{wheel}")
     code = "import sys, mlplatform.cli.app as cli; print(cli.__file__); sys.argv[1:] = ['people', 'list']; cli.main()"
-    variables = {
-        "PYTHONPATH": str(tmp_path / "site"),
-        "HOME": str(alice.home),
-        "RAY_ADDRESS": address,
-        "RAY_AUTH_TOKEN_PATH": str(alice.token_file),
-    }
+    variables = {"RAY_ADDRESS": address, "RAY_AUTH_TOKEN_PATH": str(alice.token_file), "HOME": str(alice.home)}
+    variables["PYTHONPATH"] = str(tmp_path / "site")
     printed = run(sys.executable, "-c", code, env=variables, cwd=tmp_path).stdout
     assert printed.startswith(str(tmp_path / "site"))
     assert alice.name in printed

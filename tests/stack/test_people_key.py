@@ -6,11 +6,10 @@ import json
 import re
 import secrets
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from host import Stack, wait_for
-from persons import Person, administer, log_in
+from persons import Person
 
 pytestmark = pytest.mark.minio
 
@@ -26,18 +25,12 @@ def checkpoint(stack: Stack) -> Iterator[str]:
 
 
 @pytest.fixture
-def alice(stack: Stack, team: str, tmp_path: Path) -> Iterator[Person]:
-    """A person who has logged in."""
-    (tmp_path / "alice").mkdir()
-    person = log_in(stack, tmp_path / "alice", "alice", team)
-    yield person
-    administer(stack, "people", "remove", person.name)
+def alice(people: dict[str, Person]) -> Person:
+    return people["alice"]
 
 
 def key_of(person: Person) -> dict[str, str]:
-    printed = person.types("mlplatform", "s3-credentials")
-    found: dict[str, str] = json.loads(printed)
-    return found
+    return dict(json.loads(person.types("mlplatform", "s3-credentials")))
 
 
 def test_pyarrow_uses_the_profile(alice: Person, checkpoint: str) -> None:

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-import browser
 import httpx
 import pytest
 from boto3.s3.transfer import TransferConfig
-from browser import BOUND_S, Page
+from browser import BOUND_S, Page, opened
 from failure_training import container_state, crash_until_healthy, outage
 from figures import count
 from host import CHECKOUT, Stack, run, wait_for
@@ -253,14 +252,11 @@ def test_main_job_trains_and_logs_through_tls(proxied: Stack) -> None:
 @pytest.fixture
 def tls_page(proxied: Stack, tmp_path: Path) -> Iterator[Page]:
     """A page of a browser that accepts the entrance's certificate and no other unknown one."""
-    browser.install()
-    (tmp_path / "browser").mkdir()
     served = ssl.get_server_certificate((ADDRESS, proxied.settings.ray_port))
     key = run("openssl", "x509", "-pubkey", "-noout", input=served).stdout
     der = base64.b64decode("".join(key.strip().splitlines()[1:-1]))
-    opened = Page(tmp_path / "browser", trusted=base64.b64encode(hashlib.sha256(der).digest()).decode())
-    yield opened
-    opened.close()
+    with opened(tmp_path / "browser", base64.b64encode(hashlib.sha256(der).digest()).decode()) as page:
+        yield page
 
 
 def test_front_page_logs_in_through_tls(proxied: Stack, tls_page: Page) -> None:

@@ -97,8 +97,7 @@ REPLACED = """
 import sys, mlflow
 from mlplatform.registry import lineage
 name, registry = sys.argv[1], mlflow.MlflowClient()
-location = lineage.location_of(registry, f"models:/{name}/1").removeprefix("mlflow-artifacts:/").strip("/")
-print(location)
+print(lineage.location_of(registry, f"models:/{name}/1").removeprefix("mlflow-artifacts:/").strip("/"))
 """
 
 
@@ -128,8 +127,7 @@ def test_replaced_file_of_registered_model_is_named(stack: Stack) -> None:
 def test_notebook_shows_download_progress(stack: Stack) -> None:
     cell = "import mlplatform\nmlplatform.download('digits@champion', '/tmp/numbers-model')"
     stack.write("notebook", "/tmp/numbers.ipynb", notebook_of(cell))
-    command = ("jupyter", "nbconvert", "--to", "markdown", "--execute", "--stdout", "/tmp/numbers.ipynb")
-    printed = stack.execute("notebook", *command).stdout
+    printed = stack.nbconvert("/tmp/numbers.ipynb")
     stack.execute("notebook", "sh", "-c", "rm -rf /tmp/numbers*")
     assert "Downloading digits version" in printed
     assert "(100 %)" in printed

@@ -95,30 +95,25 @@ class Secrets:
 
     def pages(self) -> set[str]:
         """Other secrets that are accepted."""
-        settings = self.stack.settings
-        base = "http://127.0.0.1"
+        settings, base = self.stack.settings, "http://127.0.0.1"
+
+        def get(address: str, secret: str, user: str = "") -> httpx.Response:
+            """The answer to an account, or to a token if there is no user."""
+            if user:
+                return httpx.get(address, auth=(user, self.text(secret)))
+            return httpx.get(address, headers={"Authorization": f"Bearer {self.text(secret)}"})
+
+        alertmanager = f"http://{self.stack.addresses('alertmanager')[0]}:9093/metrics"
+        prometheus = f"{base}:{settings.prometheus_port}/api/v1/labels"
         found = {
-            "prometheus": httpx.get(
-                f"{base}:{settings.prometheus_port}/api/v1/labels",
-                auth=("prometheus", self.text("prometheus_password")),
-            ),
-            "gateway's metrics": httpx.get(
-                f"{base}:{settings.ray_port}/platform/metrics",
-                headers={"Authorization": f"Bearer {self.text('prometheus_password')}"},
-            ),
-            "alertmanager": httpx.get(
-                f"http://{self.stack.addresses('alertmanager')[0]}:9093/metrics",
-                auth=("prometheus", self.text("metrics_password")),
-            ),
-            "grafana": httpx.get(
-                f"{base}:{settings.grafana_port}/api/user", auth=("admin", self.text("grafana_password"))
-            ),
+            "prometheus": get(prometheus, "prometheus_password", "prometheus"),
+            "gateway's metrics": get(f"{base}:{settings.ray_port}/platform/metrics", "prometheus_password"),
+            "alertmanager": get(alertmanager, "metrics_password", "prometheus"),
+            "grafana": get(f"{base}:{settings.grafana_port}/api/user", "grafana_password", "admin"),
         }
         if self.stack.own_store:
-            found["the store's metrics"] = httpx.get(
-                f"{base}:{settings.s3_port}/minio/v2/metrics/cluster",
-                headers={"Authorization": f"Bearer {self.text('store_prometheus_token')}"},
-            )
+            metrics = f"{base}:{settings.s3_port}/minio/v2/metrics/cluster"
+            found["the store's metrics"] = get(metrics, "store_prometheus_token")
         count("log-ins with rotated secrets", len(found))
         return {name for name, answer in found.items() if answer.is_success}
 

@@ -61,9 +61,8 @@ def test_secret_is_a_file_of_its_owners_jobs_only(
     for name in (*WORKERS, "ray-head"):
         files = stack.execute(name, "grep", "-rlF", value, "/tmp/ray", "/shared", check=False)
         assert files.stdout == "", name
-    dumped = stack.execute(
-        "postgres", "pg_dump", "--username=postgres", "--data-only", "--table=secrets", "gateway"
-    ).stdout
+    dump = ("pg_dump", "--username=postgres", "--data-only", "--table=secrets", "gateway")
+    dumped = stack.execute("postgres", *dump).stdout
     assert alice.name in dumped
     assert value not in dumped
     wait_for(lambda: not folders(stack), "the secrets to be removed from the nodes", 60)

@@ -78,11 +78,7 @@ def measured_gpu(stack: Stack) -> Iterator[Callable[[int, int], None]]:
 
 @pytest.mark.nightly
 def test_idle_gpu_is_reclaimed_and_excess_memory_ends_a_job(
-    stack: Stack,
-    people: dict[str, Person],
-    jobs: Jobs,
-    started: list[str],
-    measured_gpu: Callable[[int, int], None],
+    stack: Stack, people: dict[str, Person], jobs: Jobs, started: list[str], measured_gpu: Callable[[int, int], None]
 ) -> None:
     alice, bob = people["alice"], people["bob"]
     audio = json.loads(bob.asks("GET", "/platform/people").text)["people"]

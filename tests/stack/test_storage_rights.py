@@ -99,11 +99,7 @@ BUCKETS: dict[str, dict[str, tuple[str, ...]]] = {
         "write": ("gateway", "jobs", "people", KEY),
         "delete": ("gateway", "people", KEY),
     },
-    "jobs": {
-        "list": ("gateway", "backup"),
-        "read": ("gateway", "backup"),
-        "write": ("gateway",),
-    },
+    "jobs": {"list": ("gateway", "backup"), "read": ("gateway", "backup"), "write": ("gateway",)},
 }
 
 OBJECT: dict[str, tuple[str, Callable[[Any, str], object]]] = {
@@ -152,8 +148,7 @@ ADMIN: dict[str, tuple[tuple[str, ...], Callable[[Account], object]]] = {
     "write a policy": (
         (),
         lambda account: account.admin.policy_add(
-            account.name,
-            policy={"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": ["admin:*"]}]},
+            account.name, policy={"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": ["admin:*"]}]}
         ),
     ),
     "set a quota": ((), lambda account: account.admin.bucket_quota_set("ray", 1)),

@@ -45,9 +45,7 @@ print("tracked", run.info.run_id)
 def test_notebook_submits_job_and_reads_metrics(stack: Stack, trained: Trained) -> None:
     assert "\nRAY_ADDRESS=http://gateway:8265\n" in stack.execute("notebook", "env").stdout
     stack.write("notebook", "/tmp/tour.ipynb", notebook_of(*CELLS))
-    printed = stack.execute(
-        "notebook", "jupyter", "nbconvert", "--to", "markdown", "--execute", "--stdout", "/tmp/tour.ipynb"
-    ).stdout
+    printed = stack.nbconvert("/tmp/tour.ipynb")
     assert "read back 0." in printed or "read back 1." in printed, printed
 
 

@@ -26,9 +26,8 @@ def folder(running: Stack) -> str:
 
 
 def submit(stack: Stack, folder: str, command: str) -> Trained:
-    printed = stack.execute(
-        "notebook", "bash", "-c", f"cd {folder} && ray job submit --working-dir . -- {command}"
-    ).stdout
+    typed = f"cd {folder} && ray job submit --working-dir . -- {command}"
+    printed = stack.execute("notebook", "bash", "-c", typed).stdout
     return Trained(re.findall(r"raysubmit_\w+", printed)[0], printed)
 
 
@@ -66,16 +65,13 @@ def test_two_ranks_share_one_run_from_rank_0(stack: Stack, the_run: dict[str, An
     assert metrics["after_fit"] == 0.0, "not the value of rank 0"
     assert "loss" in metrics
     assert {"model_summary.txt", "picture.png", "gpu-info.txt", "params.json", "git.diff"} <= files(stack, the_run)
-    versions = stack.mlflow.get(
-        "/model-versions/search", params={"filter": f"run_id = '{the_run['info']['run_id']}'"}
-    ).json()["model_versions"]
-    assert len(versions) == 1
+    query = {"filter": f"run_id = '{the_run['info']['run_id']}'"}
+    assert len(stack.mlflow.get("/model-versions/search", params=query).json()["model_versions"]) == 1
 
 
 def test_other_rank_logs_to_temporary_folder(ranks: Trained) -> None:
-    assert ranks.log.count("rank 0 of 2 has logged to http://mlflow:8000") == 1, (
-        "a worker's line was printed more than once"
-    )
+    lines = ranks.log.count("rank 0 of 2 has logged to http://mlflow:8000")
+    assert lines == 1, "a worker's line was printed more than once"
     assert "rank 1 of 2 has logged to file:///tmp/mlplatform-rank-" in ranks.log
 
 
@@ -86,9 +82,8 @@ def test_lightning_ddp_ranks_share_one_run(stack: Stack, folder: str) -> None:
     (run,) = stack.runs_of("own-ddp")
     assert run["info"]["status"] == "FINISHED"
     assert {"model_summary.txt", "gpu-info.txt"} <= files(stack, run)
-    assert (
-        stack.execute("notebook", "sh", "-c", "ls -d /tmp/mlplatform-rank-* 2>/dev/null | wc -l").stdout.strip() == "0"
-    )
+    left = "ls -d /tmp/mlplatform-rank-* 2>/dev/null | wc -l"
+    assert stack.execute("notebook", "sh", "-c", left).stdout == "0\n"
 
 
 def test_run_records_user_entrypoint_and_commit(stack: Stack, folder: str, the_run: dict[str, Any]) -> None:

@@ -64,22 +64,15 @@ def test_models_are_copied_to_caches_of_jobs_and_notebook(running: Stack) -> Non
 def typed(stack: Stack, source: Path, *branches: str) -> tuple[int, str]:
     """Run `make tutorial`'s program of this checkout on the stack under test."""
     command = [sys.executable, str(TUTORIAL / "tutorial.py"), str(source), "--root", str(stack.root)]
-    done = run(
-        *command,
-        *(["--branches", *branches] if branches else []),
-        env={"PYTHONPATH": str(CHECKOUT / "tests/stack"), "PATH": "/usr/bin:/bin", "COLUMNS": "200"},
-        check=False,
-    )
+    variables = {"PYTHONPATH": str(CHECKOUT / "tests/stack"), "PATH": "/usr/bin:/bin", "COLUMNS": "200"}
+    done = run(*command, "--branches", *branches, env=variables, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("food11", "weights")
-@pytest.mark.parametrize(
-    "branch",
-    # Branch ray has the script of fault_tolerance.
-    [branch for branch in SCRIPTS if branch != "ray"],
-)
+# Branch ray has the script of fault_tolerance.
+@pytest.mark.parametrize("branch", [branch for branch in SCRIPTS if branch != "ray"])
 @pytest.mark.nightly
 def test_branch_runs_unmodified_with_tutorial_commands(stack: Stack, repository: Path, branch: str) -> None:
     code, printed = typed(stack, repository, branch)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from figures import count
 from host import Stack, run
-from owners import volumes_have_owners_of_services
 
 from mlplatform_stack import declared
+from mlplatform_stack.bootstrap.ownership import parse
 
 OF_IMAGES = {"platform": 27002, "ray": 27003, "notebook": 27003, "minio": 27001}
 """Ids in the Dockerfiles of the images that we build."""
@@ -33,7 +34,12 @@ def test_every_process_runs_as_user_of_its_group(stack: Stack) -> None:
     for service, entry in stack.running().items():
         listed = run("docker", "top", entry["Id"], "-eo", "pid,uid").stdout.splitlines()[1:]
         assert {int(line.split()[1]) for line in listed} == {expected[service]}, service
-    volumes_have_owners_of_services(stack)
+    service = json.loads(stack.compose("config", "--format", "json").stdout)["services"]["ownership"]
+    tops = {mount["source"]: stack.volume(mount["source"]).stat() for mount in service["volumes"]}
+    owners = {name: (top.st_uid, top.st_gid) for name, top in tops.items()}
+    assert len(owners) > 10
+    wanted = parse(service["command"])
+    assert owners == {name: wanted[name] for name in owners}
 
 
 def read_secret(uid: int, pid: int, secret: str, gid: int | None = None) -> bool:
@@ -65,12 +71,6 @@ def test_host_users_cannot_read_secrets_of_containers(stack: Stack) -> None:
 @pytest.mark.minio
 @pytest.mark.parametrize("image", [*OF_IMAGES, "link", "proxy"])
 def test_no_program_of_image_changes_user(stack: Stack, image: str) -> None:
-    find = (
-        "--entrypoint=find",
-        f"mlplatform-{image}:{stack.settings.mlplatform_version}",
-        "/",
-        "-xdev",
-        "-perm",
-        "/6000",
-    )
-    assert run("docker", "run", "--rm", "--network=none", "--user=0", *find).stdout == ""
+    tag = f"mlplatform-{image}:{stack.settings.mlplatform_version}"
+    find = ("docker", "run", "--rm", "--network=none", "--user=0", "--entrypoint=find", tag)
+    assert run(*find, "/", "-xdev", "-perm", "/6000").stdout == ""

@@ -45,8 +45,7 @@ def test_buckets_keep_versions_for_the_days_that_are_set(stack: Stack, root: Any
 
 
 @pytest.mark.parametrize(
-    ("role", "bucket"),
-    [("mlflow", "mlflow-artifacts"), ("people", "datasets"), ("jobs", "ray"), ("gateway", "jobs")],
+    ("role", "bucket"), [("mlflow", "mlflow-artifacts"), ("people", "datasets"), ("jobs", "ray"), ("gateway", "jobs")]
 )
 def test_replaced_and_deleted_object_is_recovered(stack: Stack, root: Any, role: str, bucket: str) -> None:
     account, place = stack.s3_of(role), {"Bucket": bucket, "Key": f"versions/{uuid.uuid4().hex}"}

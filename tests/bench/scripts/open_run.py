@@ -9,13 +9,9 @@ import mlplatform
 TARGET_SECONDS = 0.3
 
 
-def main() -> None:
+if __name__ == "__main__":
     arguments()
     began = time.perf_counter()
     with mlplatform.job_run(experiment="bench"):
         seconds = time.perf_counter() - began
     print_result(open_run=[(seconds, TARGET_SECONDS)])
-
-
-if __name__ == "__main__":
-    main()

@@ -74,17 +74,13 @@ def train(config: dict) -> dict[str, list[float] | float]:
         for number in range(1, config["reports"] + 1):
             loss = loop.run(config["steps_per_report"])
             metrics = {"loss": loss, "learning_rate": 1e-3}
-            if number % REPORTS_BETWEEN_CHECKPOINTS:
-                ray.train.report(metrics)
-            else:
-                ray.train.report(metrics, checkpoint=checkpoint)
+            ray.train.report(metrics, checkpoint=None if number % REPORTS_BETWEEN_CHECKPOINTS else checkpoint)
         seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
         # Keep the folder until Ray has registered all checkpoints, because it reads from it.
         ray.train.get_all_reported_checkpoints()
-    modes = config["stall_modes"]
     steps = config["reports"] * config["steps_per_report"]
     times = {"seconds": seconds / steps, "cpu_seconds": cpu_seconds / steps}
-    return {**times, "stalls": [stall(mode, rank, config["stall_mb"]) for mode in modes]}
+    return {**times, "stalls": [stall(mode, rank, config["stall_mb"]) for mode in config["stall_modes"]]}
 
 
 def stall(mode: str, rank: int, megabytes: int) -> float:
@@ -94,11 +90,8 @@ def stall(mode: str, rank: int, megabytes: int) -> float:
             write_random(Path(folder) / "state", megabytes)
         torch.distributed.barrier()
         start = time.perf_counter()
-        ray.train.report(
-            {"loss": 0.0},
-            checkpoint=Checkpoint.from_directory(folder) if rank == 0 else None,
-            checkpoint_upload_mode=CheckpointUploadMode[mode],
-        )
+        checkpoint = Checkpoint.from_directory(folder) if rank == 0 else None
+        ray.train.report({"loss": 0.0}, checkpoint=checkpoint, checkpoint_upload_mode=CheckpointUploadMode[mode])
         seconds = time.perf_counter() - start
         # Wait until the checkpoint is registered, so that the folder is unused and nothing delays the next report.
         ray.train.get_all_reported_checkpoints()
@@ -142,11 +135,8 @@ def steps_in(seconds: float) -> int:
 
 def main(args: argparse.Namespace) -> None:
     seconds_per_report, reports = (0.2, 5) if args.quick else (3.0, 21)
-    config = {
-        "steps_per_report": steps_in(seconds_per_report),
-        "reports": reports,
-        "stall_mb": 32 if args.quick else 256,
-    }
+    config = {"steps_per_report": steps_in(seconds_per_report), "reports": reports}
+    config["stall_mb"] = 32 if args.quick else 256
     stalls: list[tuple[float, float]] = []
 
     def tracked() -> tuple[float, float]:

@@ -3,14 +3,9 @@
 import torch
 import torch.distributed
 
-
-def main() -> None:
+if __name__ == "__main__":
     torch.distributed.init_process_group("gloo")
     number = torch.ones(1)
     torch.distributed.all_reduce(number)
     assert number.item() == 2
     torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

@@ -52,12 +52,7 @@ class Measures:
 
 
 def measure(result: Result, alone: Mapping[str, Result]) -> Measures:
-    """Measure a simulation.
-
-    Args:
-        result: the simulation.
-        alone: for each team, a simulation of its jobs on its share alone.
-    """
+    """Measure a simulation; `alone` has, for each team, a simulation of its jobs on its share alone."""
     outcomes = result.outcomes
     entitled = [outcome.first_wait_s for outcome in outcomes if outcome.entitled]
     large = [outcome.waited_s for outcome in outcomes if outcome.job.gpus >= LARGE_GPUS]

@@ -58,10 +58,7 @@ def targets(
 ) -> dict[str, list[Target]]:
     """Return the targets of each workload on which our planner and another policy ran, and that of a long queue.
 
-    Args:
-        rows: measures of all workloads and policies.
-        planning: milliseconds that each policy takes to plan a long queue, `cold` and `warm`.
-        grace_s: time that a job which is asked to leave gets.
+    `planning` has the milliseconds that each policy takes to plan a long queue, `cold` and `warm`.
     """
     found = {}
     if OURS in planning:

@@ -3,47 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("mlflow")
 
+import sqlalchemy
 from cryptography.fernet import Fernet
+from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore
 
 from mlplatform_stack.bootstrap.rotation import encrypt_again
 
 
 @pytest.fixture
 def database(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/mlflow.db"
-
-
-@pytest.fixture
-def registry(database: str) -> Any:
-    from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore
-
-    return SqlAlchemyStore(database)
+    """Address of a database with MLflow's tables."""
+    address = f"sqlite:///{tmp_path}/mlflow.db"
+    SqlAlchemyStore(address)
+    return address
 
 
 def webhooks(database: str) -> dict[str, str | None]:
-    import sqlalchemy
-
     statement = sqlalchemy.text("SELECT webhook_id, secret FROM webhooks")
     with sqlalchemy.create_engine(database).begin() as connection:
         return {row[0]: row[1] for row in connection.execute(statement)}
 
 
 def add_webhook(database: str, name: str, secret: str | None) -> None:
-    import sqlalchemy
-
     columns = "webhook_id, name, url, status, creation_timestamp, secret"
     row = sqlalchemy.text(f"INSERT INTO webhooks ({columns}) VALUES (:name, :name, 'https://a', 'ACTIVE', 0, :secret)")
     with sqlalchemy.create_engine(database).begin() as connection:
         connection.execute(row, {"name": name, "secret": secret})
 
 
-def test_webhooks_are_encrypted_with_new_key(registry: Any, database: str) -> None:
+def test_webhooks_are_encrypted_with_new_key(database: str) -> None:
     old, new = Fernet.generate_key().decode(), Fernet.generate_key().decode()
     add_webhook(database, "signed", Fernet(old).encrypt(b"a secret").decode())
     add_webhook(database, "open", None)

@@ -187,10 +187,7 @@ def test_submission_metadata_is_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     client: Any = JobSubmissionClient.__new__(JobSubmissionClient)
     client.submit_job(entrypoint="python a.py", metadata={"note": "mine"})
     client.submit_job(entrypoint="python b.py")
-    assert [options["metadata"] for options in sent] == [
-        {"user": "ada", "note": "mine"},
-        {"user": "ada", "note": "none"},
-    ]
+    assert [options["metadata"] for options in sent] == [{"user": "ada", "note": note} for note in ("mine", "none")]
 
 
 def test_client_of_benchmark_uses_its_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,9 +292,8 @@ def test_reports_precede_listing_of_their_checkpoint(monkeypatch: pytest.MonkeyP
     class Theirs(ray_train.ReportCallback):  # type: ignore[misc]
         pass
 
-    monkeypatch.setattr(
-        ReportCallbackHandler, "after_worker_group_start", ReportCallbackHandler.after_worker_group_start
-    )
+    start = ReportCallbackHandler.after_worker_group_start
+    monkeypatch.setattr(ReportCallbackHandler, "after_worker_group_start", start)
     ray_train.report_before_listing(Ours)
     # Without __init__, which needs a storage.
     callbacks = [CheckpointManager.__new__(CheckpointManager), Theirs(), Ours()]

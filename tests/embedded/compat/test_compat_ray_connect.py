@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
+from embedded import completed
 
 from mlplatform.compat import ray_connect
 
@@ -30,9 +30,7 @@ for attempt in (
 
 
 def python(code: str, **variables: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **variables}, capture_output=True, text=True, check=False
-    )
+    done = completed(sys.executable, "-c", code, env={**os.environ, **variables})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

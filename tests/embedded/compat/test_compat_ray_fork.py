@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from embedded import completed
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.settings.job import Settings
@@ -50,7 +51,7 @@ def driver(reached: Settings, tmp_path: Path) -> Iterator[Callable[[str, str], l
     """Run a driver as a job and return the lines that it prints."""
     with Jobs(reached) as jobs:
 
-        def run(code: str, log_to_driver: str) -> list[str]:
+        def lines(code: str, log_to_driver: str) -> list[str]:
             # In the code, because the platform sets it for each job.
             variable = f'import os\nos.environ["RAY_LOG_TO_DRIVER"] = "{log_to_driver}"\n'
             (tmp_path / "driver.py").write_text(variable + DRIVER + code)
@@ -61,13 +62,11 @@ def driver(reached: Settings, tmp_path: Path) -> Iterator[Callable[[str, str], l
             assert "initialized True" in log, log
             return log.splitlines()
 
-        yield run
+        yield lines
 
 
 def output(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", IMPORTS + code], capture_output=True, text=True, timeout=120, check=False
-    )
+    return completed(sys.executable, "-c", IMPORTS + code, timeout=120)
 
 
 def test_variable_of_job_decides_what_its_driver_prints() -> None:

@@ -23,32 +23,18 @@ from mlplatform_stack.secrets_folder import FILES
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
-VARIABLES = {
-    "wandb": (
-        "WANDB_MODE",
-        "WANDB_DIR",
-        "WANDB_RUN_ID",
-        "WANDB_NAME",
-        "WANDB_RESUME",
-        "WANDB_API_KEY",
-        "WANDB_ERROR_REPORTING",
-    ),
-    "comet": (
-        "COMET_START_ONLINE",
-        "COMET_OFFLINE_DIRECTORY",
-        "COMET_EXPERIMENT_KEY",
-        "COMET_START_EXPERIMENT_NAME",
-        "COMET_API_KEY",
-        "COMET_ERROR_TRACKING_ENABLE",
-    ),
-}
+VARIABLES = [
+    *("WANDB_MODE", "WANDB_DIR", "WANDB_RUN_ID", "WANDB_NAME", "WANDB_RESUME", "WANDB_API_KEY"),
+    *("WANDB_ERROR_REPORTING", "COMET_START_ONLINE", "COMET_OFFLINE_DIRECTORY", "COMET_EXPERIMENT_KEY"),
+    *("COMET_START_EXPERIMENT_NAME", "COMET_API_KEY", "COMET_ERROR_TRACKING_ENABLE"),
+]
 KEY = "0123456789" * 4
 
 
 @pytest.fixture(autouse=True)
 def a_jobs_worker(clean_environment: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Make this process a worker of job `digits-7` with the key files of `make env`; return the shared folder."""
-    for variable in sum(VARIABLES.values(), ()):
+    for variable in VARIABLES:
         monkeypatch.setenv(variable, "")  # restored after the test
         monkeypatch.delenv(variable)
     FILES["wandb_netrc"](tmp_path / "netrc")

@@ -6,12 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from embedded import SCRIPTS
+from embedded import SCRIPTS, job_run
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.settings.job import Settings
 from mlplatform.storage import checkpoints
-from mlplatform.tracking import server
 
 EXPECTED: dict[str, dict[str, float]] = {
     "transformers": {"step": 2},
@@ -43,11 +42,9 @@ def test_training_with_framework_is_tracked_and_stored(
     history: list[dict[str, Any]] = json.loads(next(line for line in log if marker in line).partition(marker)[2])
     assert [report["training_iteration"] for report in history] == [1, 2]
     assert EXPECTED[name].items() <= history[-1].items()
-    run = server.find_run(job_id)
-    assert run
     metric = "loss" if name in ("transformers", "accelerate") else "workers" if name == "elastic" else "rows"
     # The first fit of a job has no prefix.
     key = metric if name == "transformers" else f"{name}/{metric}"
-    assert len(MlflowClient().get_metric_history(run.info.run_id, key)) == 2
+    assert len(MlflowClient().get_metric_history(job_run(job_id).info.run_id, key)) == 2
     stored = {training.name: training.latest for training in checkpoints.training_runs(job_id)}
     assert stored[name].metrics.keys() >= EXPECTED[name].keys() | {metric}

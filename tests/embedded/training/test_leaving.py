@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,9 +51,8 @@ def driver(job: Path, *trainings: str, grace: str = "30") -> Iterator[subprocess
     own = {"MLPLATFORM_JOB_ID": job.name, "MLPLATFORM_ATTEMPT": "2", "MLPLATFORM_STORAGE": str(job.parent)}
     command = [sys.executable, "-c", DRIVER, str(job), *trainings]
     variables = {**os.environ, **own, "MLPLATFORM_GRACE_SECONDS": grace}
-    with subprocess.Popen(
-        command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
+    streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, env=variables, **streams) as process:
         assert process.stdout
         assert process.stdout.readline() == "ready\n"
         try:
@@ -62,9 +62,8 @@ def driver(job: Path, *trainings: str, grace: str = "30") -> Iterator[subprocess
 
 
 def give_notice(job: Path, attempt: int) -> None:
-    (job / "notice").write_text(
-        json.dumps({"attempt": attempt, "deadline": time.time() + 30, "why": "Job a needs it."})
-    )
+    notice = {"attempt": attempt, "deadline": time.time() + 30, "why": "Job a needs it."}
+    (job / "notice").write_text(json.dumps(notice))
 
 
 def save(job: Path, training: str, after: Path) -> None:

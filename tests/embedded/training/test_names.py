@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from embedded import SCRIPTS
+from embedded import SCRIPTS, completed
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.settings.job import Settings
@@ -44,9 +43,8 @@ def trained(reached: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 def test_each_training_of_script_resumes_in_next_attempt(trained: tuple[str, list[dict[str, Any]]]) -> None:
     job_id, found = trained
-    assert [(training["title"], training["attempt"]) for training in found] == [
-        (title, attempt) for attempt in (1, 2) for title in TITLES
-    ]
+    expected = [(title, attempt) for attempt in (1, 2) for title in TITLES]
+    assert [(training["title"], training["attempt"]) for training in found] == expected
     # The fit that is repeated with the same config resumes at the failed one's checkpoint, as with Ray alone.
     assert [training["start"] for training in found] == [0, 0, 0, 0, 2, 3, 3, 3, 3, 3]
     first, second = found[:5], found[5:]
@@ -109,17 +107,8 @@ fit(RunConfig())
 def test_order_of_jobs_own_process_gives_names(tmp_path: Path, in_job: bool) -> None:
     (tmp_path / "train.py").write_text(LOCAL)
     job = {"MLPLATFORM_JOB_ID": "a-job", "MLPLATFORM_ENTRYPOINT": "cd folder && python train.py"}
-    started = subprocess.run(
-        [sys.executable, "train.py"],
-        cwd=tmp_path,
-        env={**os.environ, **(job if in_job else {})},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    started = completed(sys.executable, "train.py", cwd=tmp_path, env={**os.environ, **(job if in_job else {})})
     assert started.returncode == 0, started.stderr[-2000:]
     found = ["time" if name.startswith("ray_train_run-20") else name for name in started.stdout.split()]
-    names = ["0", "1", "2", "2", "own", "time", "time", "time", "4"]
-    assert found == [
-        f"a-job/{name}" if in_job and name.isdigit() else name if name == "own" else "time" for name in names
-    ]
+    number = "a-job/{}".format if in_job else lambda _: "time"
+    assert found == [*map(number, "0122"), "own", "time", "time", "time", number("4")]

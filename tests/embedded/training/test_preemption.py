@@ -47,8 +47,7 @@ class Group:
         self.asked: list[int] = []
         self.reports: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self.model = Line()
-        self._notice_from = notice_from
-        self._batches_per_second = batches_per_second
+        self._notice_from, self._batches_per_second = notice_from, batches_per_second
 
     def get_preemption_info(self) -> object | None:
         self.asked.append(len(self.model.seen))
@@ -66,16 +65,9 @@ def trained(group: Group, monkeypatch: pytest.MonkeyPatch, resume: Path | None =
     monkeypatch.setattr(ray.train, "get_preemption_info", group.get_preemption_info)
     monkeypatch.setattr(ray.train, "report", group.report)
     monkeypatch.setattr(preemption, "broadcast_from_rank_zero", group.broadcast_from_rank_zero)
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = pl.Trainer(
-        max_epochs=3,
-        accelerator="cpu",
-        callbacks=[preemption.PreemptionCheckpoint()],
-        num_sanity_val_steps=0,
-        enable_model_summary=False,
-        **quiet,
-        **options,
-    )
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
+    options |= {"max_epochs": 3, "accelerator": "cpu", "enable_checkpointing": False, **quiet}
+    trainer = pl.Trainer(callbacks=[preemption.PreemptionCheckpoint()], **options)
     data = TensorDataset(torch.arange(float(BATCHES)).reshape(-1, 1) / BATCHES)
     trainer.fit(group.model, DataLoader(data), DataLoader(data), ckpt_path=resume)
     return trainer

@@ -72,15 +72,8 @@ def test_each_report_is_one_log_line(reports: Reports, capsys: pytest.CaptureFix
     reports.after_report(NO_CHECKPOINT, [{"loss": 0.25}, {"loss": 9.0}])
     lines = [line.partition("mlplatform report ")[2] for line in capsys.readouterr().out.splitlines()]
     parsed = [json.loads(line) for line in lines]
-    assert [(line["run"], line["loss"], line["step"], line["training_iteration"]) for line in parsed] == [
-        ("fit", 0.5, 0, 1),
-        ("fit", 0.25, 1, 2),
-    ]
-
-
-def allowed_by_the_stack() -> str:
-    base = yaml.safe_load((Path(__file__).parents[3] / "compose" / "base.yaml").read_text())
-    return str(base["services"]["ray"]["environment"]["RAY_DEDUP_LOGS_ALLOW_REGEX"])
+    shown = [(line["run"], line["loss"], line["step"], line["training_iteration"]) for line in parsed]
+    assert shown == [("fit", 0.5, 0, 1), ("fit", 0.25, 1, 2)]
 
 
 def test_similar_report_lines_are_not_deduplicated(tmp_path: Path) -> None:
@@ -89,7 +82,8 @@ def test_similar_report_lines_are_not_deduplicated(tmp_path: Path) -> None:
     instance = Instance("1", "http://127.0.0.1:1", "http://127.0.0.1:2", "/tmp/ray")
     embedded = common_environment(Home(tmp_path), instance)
     allowed = embedded["RAY_DEDUP_LOGS_ALLOW_REGEX"]
-    assert allowed == allowed_by_the_stack()
+    base = yaml.safe_load((Path(__file__).parents[3] / "compose" / "base.yaml").read_text())
+    assert allowed == base["services"]["ray"]["environment"]["RAY_DEDUP_LOGS_ALLOW_REGEX"]
     assert ray_constants.TESTING_NEVER_DEDUP_TOKEN in allowed, "Ray's default is missing"
 
     deduplicator = ray_logging.LogDeduplicator(5, allowed, None)
@@ -99,14 +93,14 @@ def test_similar_report_lines_are_not_deduplicated(tmp_path: Path) -> None:
     assert shown == lines
 
 
-def test_history_contains_reports_without_checkpoint(reports: Reports, storage_folder: Any) -> None:
+def test_history_contains_reports_without_checkpoint(reports: Reports) -> None:
     for loss in (0.5, 0.25):
         reports.after_report(NO_CHECKPOINT, [{"loss": loss, "note": "text stays"}])
     reports._close()
     assert [(line["loss"], line["note"]) for line in history("fit")] == [(0.5, "text stays"), (0.25, "text stays")]
 
 
-def test_history_contains_replayed_report_once(reports: Reports, storage_folder: Any) -> None:
+def test_history_contains_replayed_report_once(reports: Reports) -> None:
     for losses in ((0.5, 0.4), (0.3, 0.2, 0.1)):
         reports.before_worker_group_start(None)
         for loss in losses:
@@ -115,29 +109,24 @@ def test_history_contains_replayed_report_once(reports: Reports, storage_folder:
     assert [line["loss"] for line in history("fit")] == [0.5, 0.4, 0.1]
 
 
-def test_repeated_step_keeps_history_and_warns_once(
-    reports: Reports, storage_folder: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_repeated_step_keeps_history_and_warns_once(reports: Reports, caplog: pytest.LogCaptureFixture) -> None:
     for epoch, loss in ((0, 0.5), (0, 0.4), (1, 0.3), (1, 0.2)):
         reports.after_report(NO_CHECKPOINT, [{"epoch": epoch, "loss": loss}])
     reports._close()
     assert [line["loss"] for line in history("fit")] == [0.5, 0.4, 0.3, 0.2]
     (warning,) = [record.message for record in caplog.records]
-    assert warning.startswith(
-        "loss is reported for step 0 after step 0, and MLflow keeps only the first value of a step"
-    )
+    start = "loss is reported for step 0 after step 0, and MLflow keeps only the first value of a step"
+    assert warning.startswith(start)
 
 
-def test_reports_of_different_metrics_may_share_step(
-    reports: Reports, storage_folder: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_reports_of_different_metrics_may_share_step(reports: Reports, caplog: pytest.LogCaptureFixture) -> None:
     for epoch in range(2):
         reports.after_report(NO_CHECKPOINT, [{"epoch": epoch, "train_loss": 1}])
         reports.after_report(NO_CHECKPOINT, [{"epoch": epoch, "val_loss": 2}])
     assert not caplog.records
 
 
-def test_non_json_values_are_stored_as_text(reports: Reports, storage_folder: Any) -> None:
+def test_non_json_values_are_stored_as_text(reports: Reports) -> None:
     reports.after_report(NO_CHECKPOINT, [{"loss": 0.5, "where": Path("/data")}])
     reports._close()
     assert [line["where"] for line in history("fit")] == ["/data"]

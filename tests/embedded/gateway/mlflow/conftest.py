@@ -24,13 +24,9 @@ from mlplatform.secrets.credentials import write_mlflow_account
 from mlplatform.settings.job import settings
 
 CHECKOUT = Path(__file__).parents[4]
-
 SHIPPED = CHECKOUT / "docker/mlflow/basic_auth.ini"
-
 COMPOSED = yaml.safe_load((CHECKOUT / "compose/tracking.yaml").read_text())["services"]["mlflow"]
-
 SOURCES = "MLFLOW_CREATE_MODEL_VERSION_SOURCE_VALIDATION_REGEX"
-
 ACCOUNTS = ("admin", "gateway", "job", "person", "prometheus", "alice", "bob")
 
 SETUP = """
@@ -46,9 +42,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     pytest.importorskip("flask_wtf")
     folder = tmp_path_factory.mktemp("mlflow")
     database = f"sqlite:///{folder}/mlflow.db"
-    (folder / "auth.ini").write_text(
-        re.sub("database_uri = .*", f"database_uri = sqlite:///{folder}/auth.db", SHIPPED.read_text())
-    )
+    accounts = re.sub("database_uri = .*", f"database_uri = sqlite:///{folder}/auth.db", SHIPPED.read_text())
+    (folder / "auth.ini").write_text(accounts)
     (folder / "key").write_text("MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=")
     write_mlflow_account("gateway", f"{PASSWORD}gateway", folder / "gateway")
     environment = {

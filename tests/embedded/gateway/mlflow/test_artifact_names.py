@@ -74,9 +74,8 @@ def test_each_way_to_log_keeps_name(run_id: str, server: Server, tmp_path: Path)
         mlflow.log_table({"a": ["ü"]}, f"tables/{name}")
         assert mlflow.load_table(f"tables/{name}", run_ids=[run_id]).a.tolist() == ["ü"]
     mlflow.MlflowClient()._tracking_client._get_artifact_repo(run_id).delete_artifacts("text/größe #1.json")
-    assert [item.path for item in mlflow.artifacts.list_artifacts(run_id=run_id, artifact_path="text")] == [
-        "text/50%25"
-    ]
+    left = mlflow.artifacts.list_artifacts(run_id=run_id, artifact_path="text")
+    assert [item.path for item in left] == ["text/50%25"]
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import mlflow
 import pytest
+from embedded import completed, job_run
 from guarded_mlflow import Server
-
-from mlplatform.tracking import server as tracking_server
 
 pytestmark = pytest.mark.usefixtures("as_person")
 
@@ -58,25 +56,22 @@ def test_each_way_to_log_again_keeps_both_values(server: Server, tmp_path: Path)
     for attempt in ("1", "2"):
         environment = {**os.environ, "MLPLATFORM_JOB_ID": "changes", "MLPLATFORM_ATTEMPT": attempt}
         environment["MLPLATFORM_STORAGE"] = str(tmp_path / "storage")
-        done = subprocess.run(
-            [sys.executable, "-c", SCRIPT], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-        )
+        done = completed(sys.executable, "-c", SCRIPT, env=environment, cwd=tmp_path)
         assert done.returncode == (9 if attempt == "1" else 0), done.stderr
         outputs.append(done.stderr)
-    run = tracking_server.find_run("changes")
-    assert run
-    assert run.info.status == "FINISHED"
+    found = job_run("changes")
+    assert found.info.status == "FINISHED"
+    params, tags = found.data.params, found.data.tags
     changed = {"world", "by client", "in batch", "async", "host"}
-    assert {name: run.data.params[name] for name in changed} == dict.fromkeys(changed, "1")
-    assert run.data.params["alpha"] == "1.0"
-    steps = [point.step for point in mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss")]
+    assert {name: params[name] for name in changed} == dict.fromkeys(changed, "1")
+    assert params["alpha"] == "1.0"
+    steps = [point.step for point in mlflow.MlflowClient().get_metric_history(found.info.run_id, "loss")]
     assert steps == [1, 2], "what came with a changed parameter"
-    assert {"same", "epochs", "new1", "new2"} <= run.data.params.keys()
-    assert run.data.tags["stage"] == "2"
-    tags = run.data.tags
+    assert {"same", "epochs", "new1", "new2"} <= params.keys()
+    assert tags["stage"] == "2"
     assert {name: tags[f"param.attempt-2.{name}"] for name in changed} == dict.fromkeys(changed, "2")
     assert tags["param.attempt-2.alpha"] == "2.0"
-    assert float(tags["param.attempt-2.started"]) > float(run.data.params["started"])
+    assert float(tags["param.attempt-2.started"]) > float(params["started"])
     assert tags[f"param.attempt-2.{'p' * 250}"[:250]] == "2"
     assert "param.attempt-2.epochs" not in tags
     assert [output.count("The run keeps the first value of") for output in outputs] == [0, 2]

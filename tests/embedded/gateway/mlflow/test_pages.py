@@ -69,13 +69,7 @@ def test_second_origin_does_not_hide_first(server: Server) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [
-        ("GET", "config"),
-        ("PUT", "config"),
-        ("POST", "message"),
-        ("GET", "sessions/1/stream"),
-        ("GET", ""),
-    ],
+    [("GET", "config"), ("PUT", "config"), ("POST", "message"), ("GET", "sessions/1/stream"), ("GET", "")],
 )
 def test_assistant_is_off_for_everybody(server: Server, method: str, path: str) -> None:
     for user in ("admin", "alice"):
