@@ -25,11 +25,7 @@ def node(name: str, *, alive: bool = True, used: float = 0, label: str = "worker
     return Node(name, alive, total, {key: value - used for key, value in total.items()}, {"role": label})
 
 
-STACK = [
-    node("ray-head", label="head"),
-    node("ray-worker-0", CPU=8, GPU=1),
-    node("ray-worker-1", CPU=8, GPU=1),
-]
+STACK = [node("ray-head", label="head"), node("ray-worker-0", CPU=8, GPU=1), node("ray-worker-1", CPU=8, GPU=1)]
 
 
 def refusal(nodes: list[Node], *asked: Any) -> str:

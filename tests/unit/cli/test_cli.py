@@ -40,8 +40,7 @@ def test_invalid_submission_is_rejected(words: tuple[str, ...], named: str, tmp_
 
 
 @pytest.mark.parametrize(
-    ("ending", "named"),
-    [("\n", "RAY_ADDRESS) does not answer"), ("\n/x", "use an address without control characters")],
+    ("ending", "named"), [("\n", "RAY_ADDRESS) does not answer"), ("\n/x", "use an address without control characters")]
 )
 def test_newline_in_address_causes_no_traceback(ending: str, named: str, closed_port: int) -> None:
     error, code = refusal("jobs", RAY_ADDRESS=f"http://127.0.0.1:{closed_port}{ending}")

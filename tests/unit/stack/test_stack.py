@@ -170,10 +170,7 @@ def test_generated_layout_is_written_for_host(root: Path) -> None:
     stack_env.write_env(root, HOST)
     env = (root / ".env").read_text().replace("WORKER_LAYOUT=gpu", "WORKER_LAYOUT=generated")
     (root / ".env").write_text(env)
-    assert stack_env.write_env(root, HOST)[:2] == [
-        "compose/stack.generated.yaml",
-        "the sizes of 1 worker into .env:",
-    ]
+    assert stack_env.write_env(root, HOST)[:2] == ["compose/stack.generated.yaml", "the sizes of 1 worker into .env:"]
 
 
 def test_generated_files_follow_settings_at_start(root: Path) -> None:

@@ -31,9 +31,7 @@ SHARED, OF_PERSON = (COMPOSE / "notebook.yaml").read_text(), notebooks.render("r
 
 
 @pytest.mark.parametrize(
-    ("text", "work"),
-    [(SHARED, "/home/jovyan/work"), (OF_PERSON, notebooks.HOME)],
-    ids=["shared", "of a person"],
+    ("text", "work"), [(SHARED, "/home/jovyan/work"), (OF_PERSON, notebooks.HOME)], ids=["shared", "of a person"]
 )
 def test_notebook_keeps_work_on_named_volume(text: str, work: str) -> None:
     described = yaml.safe_load(text)

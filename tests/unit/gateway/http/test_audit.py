@@ -75,9 +75,7 @@ def test_log_in_and_log_out_of_session_are_recorded(client: httpx.Client) -> Non
         assert session.post(LOGOUT).status_code == 303
         session.cookies.set(COOKIE, "unknown")
         assert session.post(LOGOUT).status_code == 303
-    assert actions(client) == [
-        *(("token", "log-in", "session"), ("session", "log-out", "session")),
-    ]
+    assert actions(client) == [*(("token", "log-in", "session"), ("session", "log-out", "session"))]
     opened, closed = entries(client)[1:]
     assert opened["object"] == closed["object"] != "session"
     assert secret not in str(entries(client))

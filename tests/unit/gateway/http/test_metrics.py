@@ -39,10 +39,7 @@ def test_starts_in_logs_of_drivers_are_published(started: StartedGateway) -> Non
     assert answer.status_code == 200
     assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
     samples = [text for text in answer.text.splitlines() if text.startswith("mlplatform_starts_total")]
-    assert sorted(samples) == [
-        'mlplatform_starts_total{warm="false"} 1.0',
-        'mlplatform_starts_total{warm="true"} 2.0',
-    ]
+    assert sorted(samples) == ['mlplatform_starts_total{warm="false"} 1.0', 'mlplatform_starts_total{warm="true"} 2.0']
     assert "because" not in answer.text
 
 

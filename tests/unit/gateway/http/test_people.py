@@ -183,10 +183,7 @@ def test_person_who_has_left_all_teams_submits_nothing(client: httpx.Client, peo
     assert client.delete("/platform/people/otto?team=audio").status_code == 200
     for metadata in ({}, {"team": ""}, {"team": "audio"}):
         answer = submit(people["otto"], "mine-alone", metadata=metadata)
-        assert (answer.status_code, answer.text) == (
-            403,
-            "otto is in no team; ask an administrator to add you to one.",
-        )
+        assert (answer.status_code, answer.text) == (403, "otto is in no team; ask an administrator to add you to one.")
     assert submit(people["ada"], "of-no-team").status_code == 200
 
 

@@ -9,18 +9,7 @@ import time
 
 import httpx
 import pytest
-from ray_head import (
-    AUTHORIZED,
-    CLUSTER_TOKEN,
-    FLOOD,
-    MEBIBYTE,
-    NO_TLS,
-    TOKEN,
-    Head,
-    gateway_to,
-    raw,
-    served,
-)
+from ray_head import AUTHORIZED, CLUSTER_TOKEN, FLOOD, MEBIBYTE, NO_TLS, TOKEN, Head, gateway_to, raw, served
 from waiting import wait_for
 
 BIG = 50

@@ -150,7 +150,4 @@ async def test_unfinished_lines_of_several_processes_are_all_followed(logs: JobL
     assert await until(follower, "20%") == "(T pid=4712, ray-worker-0)  20%"
     await logs.close("train")
     seen += "".join([part async for part in follower])
-    assert [last_state(line) for line in seen.splitlines()][-2:] == [
-        "Continue? ",
-        "(T pid=4712, ray-worker-0)  20%",
-    ]
+    assert [last_state(line) for line in seen.splitlines()][-2:] == ["Continue? ", "(T pid=4712, ray-worker-0)  20%"]
