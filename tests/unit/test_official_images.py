@@ -1,7 +1,5 @@
 """Facts about the images of others: what services rely on is compared with them, and no pin has a known hole."""
 
-from __future__ import annotations
-
 import copy
 import re
 from datetime import date, timedelta

@@ -1,7 +1,5 @@
 """Folders of secrets on a node: who keeps one, and what happens while the gateway is unavailable."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`mlplatform audit`: the part of the log that is asked for, as a table and as JSON."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """`mlplatform people`, `teams`, `login`, `logout` and `tokens` against a whole gateway."""
 
-from __future__ import annotations
-
 import json
 import re
 import stat

@@ -1,7 +1,5 @@
 """`mlplatform queue` and `mlplatform why`: the order of waiting jobs and the reasons."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """`mlplatform top`: its tables, its live screen, and its errors."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

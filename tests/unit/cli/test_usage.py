@@ -1,7 +1,5 @@
 """`mlplatform usage`: the groups and the time that are asked for, as a table, as CSV and as JSON."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

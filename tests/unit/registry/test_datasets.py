@@ -1,7 +1,5 @@
 """Data sets in a folder: digests, interrupted uploads, verified downloads. tests/stack tests them in a bucket."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

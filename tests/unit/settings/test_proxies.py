@@ -1,7 +1,5 @@
 """Requests to the platform, whatever proxies a person's shell, a job or a container names."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 The stack tests try them on MinIO and versitygw.
 """
 
-from __future__ import annotations
-
 import base64
 import zlib
 from collections.abc import Callable

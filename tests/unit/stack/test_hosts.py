@@ -1,7 +1,5 @@
 """Hosts that join with the file of a stack, and what is rejected; and the hub's record of their addresses."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Notebooks of people: the generated compose file, and the verb with a program in the place of Docker."""
 
-from __future__ import annotations
-
 import json
 import socket
 import stat

@@ -1,7 +1,5 @@
 """Owners of volumes: changed completely, resumed after an interruption, and never beyond the volume."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

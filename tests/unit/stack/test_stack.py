@@ -1,7 +1,5 @@
 """The stack's files on a host: `.env`, secrets, workers for any number of GPUs, and the checks before starting."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

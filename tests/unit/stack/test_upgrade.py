@@ -3,8 +3,6 @@
 `tests/stack/test_failed_upgrade.py` has the whole command on a running stack.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

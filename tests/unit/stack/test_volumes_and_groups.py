@@ -1,7 +1,5 @@
 """Volumes, groups and pins that the guides rely on, read from the compose files without Docker."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """Reports of runs to the gateway: repeated while it is unavailable, and never waited for."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

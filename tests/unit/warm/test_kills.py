@@ -1,7 +1,5 @@
 """Templates, clients and programs are killed at random moments: no other program is lost, and nothing remains."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import random

@@ -1,7 +1,5 @@
 """Programs that start warm end like others, and templates leave nothing behind."""
 
-from __future__ import annotations
-
 import ctypes
 import inspect
 import os

@@ -1,7 +1,5 @@
 """The log of starts: one line per start, of bounded size, and never a reason for a program to fail."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Programs behave the same whether they start warm or cold."""
 
-from __future__ import annotations
-
 import os
 import py_compile
 import random

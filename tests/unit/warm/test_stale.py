@@ -1,7 +1,5 @@
 """Packages that change while a template runs, and templates that answer late, or anything."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -3,8 +3,6 @@
 Run as a program, this module is the stand-in.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """Attempts of jobs at the gateway: they submit, read and stop for their owner, and report runs."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass

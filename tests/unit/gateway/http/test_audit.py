@@ -1,7 +1,5 @@
 """The audit log over HTTP: which requests are recorded, as whose, and how the log is read."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import time

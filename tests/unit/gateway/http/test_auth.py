@@ -1,7 +1,5 @@
 """Token authentication, ambiguous paths, and the protection against cross-site requests."""
 
-from __future__ import annotations
-
 import httpx
 import pytest
 from ray_head import AUTHORIZED, BOUND_S, NO_TLS, TOKEN, raw, talking

@@ -1,7 +1,5 @@
 """Capacity checks: the whole gateway over SQLite and a folder, in front of listings of Ray 2.60, and the client."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

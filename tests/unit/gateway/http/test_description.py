@@ -1,7 +1,5 @@
 """The generated description: it has every route with its errors, and answers have the fields that it names."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import httpx

@@ -1,7 +1,5 @@
 """The front page: login, what it shows of jobs, nodes and services, its updates, and its links to MLflow."""
 
-from __future__ import annotations
-
 import asyncio
 import html
 import json

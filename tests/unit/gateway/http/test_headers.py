@@ -1,7 +1,5 @@
 """Headers of responses, with the policies of the pages; and address and scheme of a client behind the reverse proxy."""
 
-from __future__ import annotations
-
 import httpx
 import pytest
 from ray_head import NO_TLS, Head

@@ -1,7 +1,5 @@
 """Time limits of jobs over HTTP: from the command line, from Ray's clients, and from the team."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import httpx

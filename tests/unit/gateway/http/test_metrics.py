@@ -1,7 +1,5 @@
 """Metrics of the gateway, for Prometheus only."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from pathlib import Path

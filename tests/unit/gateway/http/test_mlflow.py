@@ -1,7 +1,5 @@
 """MLflow and a whole gateway: people's accounts there, changes that it reports, and digests of models."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Queries of Ray's dashboard to Prometheus and Grafana: they need no token, and nothing else is answered."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Packages at the gateway: stored completely or not at all, never replaced, and rejected with a reason."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import os

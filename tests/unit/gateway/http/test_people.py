@@ -1,7 +1,5 @@
 """People, teams and tokens over HTTP: log-in by a code, whose jobs are whose, and what others see of them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """The S3 key of people: who gets it, and when it is replaced."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reverse proxy: requests and responses are forwarded unchanged."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

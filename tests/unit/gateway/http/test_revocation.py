@@ -1,7 +1,5 @@
 """Requests that last when their token is revoked: followed logs over HTTP, and WebSockets."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Secrets of people: over HTTP, from the command line, and as files of an attempt."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -1,7 +1,5 @@
 """Reports of the ledger over HTTP: the window, the groups, and requests that are rejected."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator

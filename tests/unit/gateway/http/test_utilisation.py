@@ -1,7 +1,5 @@
 """The use of nodes, GPUs and jobs: the whole gateway over SQLite, in front of recorded answers of Ray 2.60."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Admission of jobs: feasible ones, on nodes selected by labels, and within the upper limits of waiting jobs."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Digests of registered models: recorded once per version, after a report or by the search for versions without."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 

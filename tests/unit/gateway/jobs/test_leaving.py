@@ -1,7 +1,5 @@
 """A job that runs on what another team lends is asked to leave, and continues when there is room again."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

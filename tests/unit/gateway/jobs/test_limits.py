@@ -1,7 +1,5 @@
 """A job that has reached its time limit ends when another waits for what it holds, and not before."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 

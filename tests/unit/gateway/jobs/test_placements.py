@@ -1,7 +1,5 @@
 """Placement of running jobs: as Ray counts them, and what it does not count yet where it is free."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlplatform.capacity.resources import Node, Request, Resources, WorkerGroup

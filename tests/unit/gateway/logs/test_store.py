@@ -1,7 +1,5 @@
 """Job logs: their contents, their stored objects, and their readers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """Lines without their end in a job's log: bars, prompts and fragments, in the log so far and as it is followed."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator

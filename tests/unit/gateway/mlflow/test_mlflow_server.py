@@ -1,7 +1,5 @@
 """Our parts of the MLflow server: changes and their reports, rights of role accounts, and the first page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

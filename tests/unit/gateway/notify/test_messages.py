@@ -1,7 +1,5 @@
 """Addresses to which messages are sent: those of public networks only."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlplatform.errors import SettingsError

@@ -1,7 +1,5 @@
 """The gateway's interpretation of responses from Ray's head and nodes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

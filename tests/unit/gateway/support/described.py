@@ -1,7 +1,5 @@
 """The gateway's OpenAPI description, as a gateway generates it."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory

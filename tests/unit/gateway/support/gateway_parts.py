@@ -1,7 +1,5 @@
 """The gateway's parts with SQLite and folders, a stand-in for the Ray head, and the jobs and teams of its queue."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
