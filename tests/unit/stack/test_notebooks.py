@@ -68,8 +68,7 @@ class Stack:
     @property
     def origin_of_start(self) -> str | None:
         """The origin of pages with which containers were started."""
-        found: str | None = json.loads(self._state.read_text()).get("origin")
-        return found
+        return json.loads(self._state.read_text()).get("origin")
 
     @property
     def settings(self) -> StackSettings:

@@ -25,8 +25,7 @@ SCOPE = {"type": "http", "method": "GET", "path": "/api/jobs/", "client": ("10.0
 def entries(client: httpx.Client, **window: Any) -> list[dict[str, Any]]:
     answer = client.get("/platform/audit", params=window)
     assert answer.status_code == 200, answer.text
-    found: list[dict[str, Any]] = answer.json()["entries"]
-    return found
+    return answer.json()["entries"]
 
 
 def actions(client: httpx.Client) -> list[tuple[str, str, str]]:

@@ -42,8 +42,7 @@ async def seen(proxy: str, client: str, headers: dict[str, str]) -> dict[str, st
     transport = httpx.ASGITransport(app, client=(client, 1))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as caller:
         answer = await caller.get("/", headers=headers)
-    found: dict[str, str] = answer.json()
-    return found
+    return answer.json()
 
 
 @pytest.mark.anyio

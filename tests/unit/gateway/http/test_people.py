@@ -32,8 +32,7 @@ def token_of(client: httpx.Client) -> str:
 
 
 def job(client: httpx.Client, job_id: str = "hers") -> dict[str, Any]:
-    found: dict[str, Any] = client.get(f"/api/jobs/{job_id}").json()
-    return found
+    return client.get(f"/api/jobs/{job_id}").json()
 
 
 def test_code_is_accepted_once(client: httpx.Client) -> None:

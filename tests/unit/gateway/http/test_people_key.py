@@ -44,8 +44,7 @@ def key_of(client: httpx.Client) -> dict[str, str]:
     answer = client.post(PATH)
     assert answer.status_code == 200, answer.text
     assert answer.headers["cache-control"] == "no-store"
-    found: dict[str, str] = answer.json()
-    return found
+    return answer.json()
 
 
 @pytest.fixture

@@ -44,8 +44,7 @@ async def ask(gateway: Gateway, seconds: float = GRACE_S, claimant: str = "owed"
 
 
 def given(job_id: str) -> dict[str, object]:
-    notice: dict[str, object] = json.loads((Path(settings().storage) / job_id / "notice").read_text())
-    return notice
+    return json.loads((Path(settings().storage) / job_id / "notice").read_text())
 
 
 @pytest.mark.usefixtures("borrower")

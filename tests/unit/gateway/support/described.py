@@ -19,5 +19,4 @@ def description() -> dict[str, Any]:
 
 def schemas() -> dict[str, Any]:
     """Schemas of requests and responses, by name."""
-    found: dict[str, Any] = description()["components"]["schemas"]
-    return found
+    return description()["components"]["schemas"]
