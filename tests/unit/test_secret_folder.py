@@ -4,11 +4,12 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from command_line import Serve
 
 from mlplatform.secrets import secret_folder
 
@@ -21,8 +22,6 @@ sys.stdin.read()
 """
 
 ANSWER = '{"secrets": {"KEY": "dmFsdWU="}}'
-
-Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
 
 
 @pytest.fixture

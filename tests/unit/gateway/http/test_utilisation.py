@@ -1,11 +1,12 @@
 """The use of nodes, GPUs and jobs: the whole gateway over SQLite, in front of recorded answers of Ray 2.60."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from command_line import Serve
 from described import schemas
 from listing_head import RECORDED, ListingHead
 from ray_head import TOKEN
@@ -13,9 +14,6 @@ from started_gateway import StartedGateway
 
 from mlplatform_gateway.http.auth import FRONT_PAGE, LOGIN_PAGE
 from mlplatform_gateway.jobs.overview import SHOWN
-
-Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
-
 
 NODE = f"/nodes/{RECORDED['shapes'][0]['node_id']}"
 
