@@ -37,17 +37,9 @@ def folder() -> Iterator[Path]:
 def processes(folder: Path, gateway: str, count: int = 1) -> Iterator[list[subprocess.Popen[str]]]:
     """Start processes of an attempt, which end when this block does."""
     variables = {secret_folder.FOLDER: str(folder), secret_folder.GATEWAY: gateway, secret_folder.TOKEN: "token"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", HOLDS],
-            env={**os.environ, **variables},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(count)
-    ]
+    command, env = [sys.executable, "-c", HOLDS], {**os.environ, **variables}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    started = [subprocess.Popen(command, env=env, text=True, **pipes) for _ in range(count)]
     try:
         yield started
     finally:

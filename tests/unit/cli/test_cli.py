@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import mlplatform, refusal
@@ -157,10 +158,8 @@ def test_jobs_list_shows_latest_20_or_all(words: list[str], serve: Callable[...,
 
 def test_jobs_are_listed_by_state_and_user(serve: Callable[..., str]) -> None:
     address = serve(lambda method, path: (200, listing(12)))
-    assert ids(mlplatform("jobs", "--state", "running", "--user", "bob", RAY_ADDRESS=address).stdout) == [
-        "train-009",
-        "train-003",
-    ]
+    printed = mlplatform("jobs", "--state", "running", "--user", "bob", RAY_ADDRESS=address).stdout
+    assert ids(printed) == ["train-009", "train-003"]
 
 
 @pytest.mark.parametrize("words", [["jobs"], ["jobs", "show"]])
@@ -177,13 +176,18 @@ def test_job_is_shown_by_id(words: list[str], serve: Callable[..., str], tmp_pat
     assert "SUCCEEDED" in done.stdout
 
 
+def shown_job(serve: Callable[..., str], folder: Path, **fields: Any) -> subprocess.CompletedProcess[str]:
+    """Run `mlplatform jobs` for a job without attempts; fields are other ones of it."""
+    text = json.dumps({**json.loads(listing(1))[0], **OF_PLATFORM, "attempts": [], **fields})
+    address = serve(lambda method, path: (200, text))
+    return mlplatform("jobs", "train-000", RAY_ADDRESS=address, MLPLATFORM_STORAGE=str(folder))
+
+
 @pytest.mark.parametrize(("limit", "shown"), [({"limit_s": 14400.0}, ["4 h"]), ({"limit_s": None}, []), ({}, [])])
 def test_time_limit_of_job_is_shown(
     limit: dict[str, float | None], shown: list[str], serve: Callable[..., str], tmp_path: Path
 ) -> None:
-    job = {**json.loads(listing(1))[0], **OF_PLATFORM, "attempts": [], **limit}
-    address = serve(lambda method, path: (200, json.dumps(job)))
-    done = mlplatform("jobs", "train-000", RAY_ADDRESS=address, MLPLATFORM_STORAGE=str(tmp_path))
+    done = shown_job(serve, tmp_path, **limit)
     assert re.findall(r"^Limit +(.+)", done.stdout, re.MULTILINE) == shown, done.stderr
 
 
@@ -199,19 +203,14 @@ def test_values_of_jobs_cannot_control_the_terminal(
 ) -> None:
     job = {**json.loads(listing(1))[0], "entrypoint": HOSTILE, "message": HOSTILE, "status": "FAILED"}
     job["metadata"] = {"user": HOSTILE}
-    attempt = {
-        "number": 1,
-        "outcome": "LOST",
-        "reason": HOSTILE,
-        "node": HOSTILE,
-        "created": "2026-11-21T10:00:00+00:00",
-    }
+    attempt = {"number": 1, "outcome": "LOST", "reason": HOSTILE, "node": HOSTILE, "ended": None}
+    attempt["created"] = "2026-11-21T10:00:00+00:00"
     use = {"nodes": [], "gpus": [], "running": 1}
     use["jobs"] = [{"id": "a", "user": HOSTILE, "command": HOSTILE, "cpus": None, "memory": None, "gpus": []}]
     entry = dict.fromkeys(("principal", "kind", "address", "verb", "object"), HOSTILE)
     entry |= {"sequence": 1, "time": "2026-11-21T10:00:00+00:00", "before": None, "after": {"user": HOSTILE}}
     answers = {
-        "/platform/jobs/train-000": {**job, **OF_PLATFORM, "attempts": [{**attempt, "ended": None}]},
+        "/platform/jobs/train-000": {**job, **OF_PLATFORM, "attempts": [attempt]},
         "/api/jobs/train-000": job,
         "/api/jobs/train-000/logs": {"logs": HOSTILE},
         "/platform/utilisation": use,
@@ -228,24 +227,16 @@ def test_values_of_jobs_cannot_control_the_terminal(
 
 
 def test_value_with_lines_does_not_look_like_facts(serve: Callable[..., str], tmp_path: Path) -> None:
-    job = {**json.loads(listing(1))[0], **OF_PLATFORM, "status": "FAILED", "attempts": []}
-    job["entrypoint"] = "false\nStatus   SUCCEEDED"
-    address = serve(lambda method, path: (200, json.dumps(job)))
-    done = mlplatform("jobs", "train-000", RAY_ADDRESS=address, MLPLATFORM_STORAGE=str(tmp_path))
+    done = shown_job(serve, tmp_path, status="FAILED", entrypoint="false\nStatus   SUCCEEDED")
     assert re.findall(r"^Status +(\w+)", done.stdout, re.MULTILINE) == ["FAILED"]
 
 
 def test_notice_is_shown_below_attempt_that_leaves(serve: Callable[..., str], tmp_path: Path) -> None:
-    job = json.loads(listing(1))[0]
     fields = {"reason": None, "node": "n", "created": "2026-11-21T10:00:00+00:00", "leave_why": "Team vision waits."}
     fields["leave_by"] = "2026-11-21T10:02:00+00:00"
     left = {**fields, "number": 1, "outcome": "PREEMPTED", "ended": "2026-11-21T10:01:00+00:00"}
     leaves = {**fields, "number": 2, "outcome": None, "ended": None}
-
-    def answer(method: str, path: str) -> tuple[int, str]:
-        return 200, json.dumps({**job, **OF_PLATFORM, "attempts": [left, leaves]})
-
-    done = mlplatform("jobs", "train-000", RAY_ADDRESS=serve(answer), MLPLATFORM_STORAGE=str(tmp_path), TZ="UTC")
+    done = shown_job(serve, tmp_path, attempts=[left, leaves])
     shown = [line.strip() for line in done.stdout.splitlines()]
     first = next(number for number, line in enumerate(shown) if line.startswith("Attempt 1"))
     assert shown[first + 1].startswith("Attempt 2"), done.stderr
@@ -315,11 +306,7 @@ def test_env_on_host_names_mlflows_account_until_it_is_installed(tmp_path: Path)
 @pytest.mark.parametrize("words", [["models"], ["data", "list"]])
 def test_missing_python_package_is_named(words: list[str], tmp_path: Path) -> None:
     without = "import sys; sys.modules.update(mlflow=None, boto3=None); from mlplatform.cli.app import main; main()"
-    env = {
-        **os.environ,
-        "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
-        "MLPLATFORM_DATASETS": "s3://datasets",
-    }
+    env = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db", "MLPLATFORM_DATASETS": "s3://data"}
     command = [sys.executable, "-c", without, *words]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1

@@ -215,14 +215,8 @@ def worker(platform: Platform, variables: dict[str, str], script: Path) -> subpr
     context = json.dumps({"env_vars": variables})
     words = [str(script), "--language=PYTHON", f"{ray_setup_worker.CONTEXT}{context}"]
     environment = {**os.environ, secret_folder.GATEWAY: str(platform.administrator.base_url).rstrip("/")}
-    return subprocess.run(
-        [sys.executable, ray_setup_worker.__file__, *words],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=BOUND_S,
-        check=False,
-    )
+    command = [sys.executable, ray_setup_worker.__file__, *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=BOUND_S, check=False)
 
 
 def test_worker_process_finds_files(platform: Platform, tmp_path: Path) -> None:
