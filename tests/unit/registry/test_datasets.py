@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from command_line import Serve
 
 from mlplatform.errors import SettingsError, StorageError
 from mlplatform.files import checksums
@@ -149,10 +149,7 @@ def test_file_changed_during_upload_is_rejected(images: Path, root: Path) -> Non
 
 
 def test_account_that_only_adds_empties_a_changed_file(
-    images: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    serve: Callable[[Callable[[str, str], tuple[int, str]]], str],
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Serve
 ) -> None:
     sent: list[tuple[str, str]] = []
     answers = {"GET": (200, "<ListBucketResult/>"), "DELETE": (403, "<Error><Code>AccessDenied</Code></Error>")}

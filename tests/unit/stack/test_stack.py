@@ -21,7 +21,7 @@ from mlplatform_stack import credential_files as formats
 from mlplatform_stack import env as stack_env
 from mlplatform_stack.bootstrap import minio as store
 from mlplatform_stack.checks import start
-from mlplatform_stack.checks.finding import Finding, Place
+from mlplatform_stack.checks.finding import Place
 from mlplatform_stack.host import Host
 from mlplatform_stack.settings import StackSettings
 
@@ -403,15 +403,11 @@ def test_password_of_a_new_service_needs_no_list(root: Path) -> None:
         file.write("secrets:\n  wiki_password: {file: ../secrets/wiki_password}\n")
     assert "secrets/wiki_password" in stack_env.write_env(root, HOST)
     assert len((root / "secrets/wiki_password").read_text()) >= 32
-    (finding,) = [found for found in _missing_secrets(root) if "wiki" in found.problem]
+    (root / "secrets/wiki_password").unlink()
+    (finding,) = [found for found in start.secret_files(Place(root)) if "wiki" in found.problem]
     assert finding.repair
     finding.repair()
     assert (root / "secrets/wiki_password").stat().st_size
-
-
-def _missing_secrets(root: Path) -> list[Finding]:
-    (root / "secrets/wiki_password").unlink()
-    return list(start.secret_files(Place(root)))
 
 
 def test_each_secret_with_a_format_is_mounted() -> None:

@@ -131,11 +131,8 @@ def test_missing_password_of_prometheus_is_named(started: StartedGateway) -> Non
 def test_times_of_backups_are_published(started: StartedGateway, tmp_path: Path) -> None:
     def published() -> list[str]:
         with started.running() as client:
-            return [
-                line
-                for line in scrape(client, PROMETHEUS_PASSWORD).text.splitlines()
-                if "_backup_" in line and "#" not in line
-            ]
+            lines = scrape(client, PROMETHEUS_PASSWORD).text.splitlines()
+        return [line for line in lines if "_backup_" in line and "#" not in line]
 
     names = ("success_timestamp", "timer_timestamp", "interval")
     assert published() == [f"mlplatform_backup_{name}_seconds 0.0" for name in names]

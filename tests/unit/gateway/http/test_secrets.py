@@ -152,10 +152,8 @@ def test_missing_secret_is_not_removed(platform: Platform) -> None:
     platform.alice.put("/platform/secrets/KEY", content=VALUE)
     for name in ("KEY", "a b"):
         refused = platform.bob.delete(f"/platform/secrets/{name}")
-        assert (refused.status_code, refused.text) == (
-            404,
-            f"Secret {name!r} does not exist; `mlplatform secrets list` lists yours.",
-        )
+        sentence = f"Secret {name!r} does not exist; `mlplatform secrets list` lists yours."
+        assert (refused.status_code, refused.text) == (404, sentence)
 
 
 def test_shared_token_has_no_secrets(platform: Platform) -> None:
