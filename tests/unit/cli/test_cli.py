@@ -13,10 +13,19 @@ import pytest
 from command_line import Serve, mlplatform, refusal
 
 
-def test_missing_job_file_is_named() -> None:
-    error, code = refusal("submit", "none.py")
-    assert "no file none.py" in error
-    assert code == 1
+@pytest.mark.parametrize(
+    ("words", "variables", "named", "status"),
+    [
+        (("submit", "none.py"), {}, "no file none.py", 1),
+        (("models",), {}, "MLFLOW_TRACKING_URI is not set", 2),
+        (("jobs",), {"MLPLATFORM_ATTEMPT": "first"}, "MLPLATFORM_ATTEMPT='first'", 2),
+    ],
+    ids=["missing job file", "models without registry", "invalid setting"],
+)
+def test_fault_is_named(words: tuple[str, ...], variables: dict[str, str], named: str, status: int) -> None:
+    error, code = refusal(*words, **variables)
+    assert named in error
+    assert code == status
 
 
 @pytest.mark.parametrize(
@@ -250,18 +259,6 @@ def test_job_is_deleted(serve: Serve) -> None:
     done = mlplatform("jobs", "delete", "train-000", RAY_ADDRESS=serve(answer))
     assert done.stdout == "Job train-000 is deleted.\n", done.stderr
     assert asked == [("DELETE", "/api/jobs/train-000")]
-
-
-def test_models_without_registry_names_setting() -> None:
-    error, code = refusal("models")
-    assert "MLFLOW_TRACKING_URI is not set" in error
-    assert code == 2
-
-
-def test_invalid_setting_is_named_with_value() -> None:
-    error, code = refusal("jobs", MLPLATFORM_ATTEMPT="first")
-    assert "MLPLATFORM_ATTEMPT='first'" in error
-    assert code == 2
 
 
 def test_env_of_stopped_platform_names_up_command(tmp_path: Path) -> None:
