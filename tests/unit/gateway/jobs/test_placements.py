@@ -59,7 +59,7 @@ def unrequested(held: Placement) -> Footprint:
     ],
 )
 def test_job_is_placed(nodes: list[Node], footprint: Footprint, placement: Placement, left: dict[str, Any]) -> None:
-    """What is left free has nothing that Ray counts already."""
+    """Amounts that Ray counts already are not taken again from those that it lists as free."""
     nodes_after, placements = place(nodes, [footprint])
     assert placements == [placement]
     assert free(nodes_after) == left
