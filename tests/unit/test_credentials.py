@@ -1,7 +1,5 @@
 """Ray's token in a file that may be rotated."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

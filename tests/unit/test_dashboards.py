@@ -1,7 +1,5 @@
 """Grafana's dashboards have a layout without overlaps, their own identifiers, and no undefined variable."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Commands, links and examples in the documents: each verb, variable, option, file and heading exists."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from functools import cache

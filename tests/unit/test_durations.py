@@ -1,7 +1,5 @@
 """Durations as people write and read them."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlplatform.text.durations import in_words, seconds_in, written

@@ -1,7 +1,5 @@
 """`make data` with good and broken archives of Food-11."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The tests of `tests/gpu`, which CI cannot run: they are collected, skip with one sentence, and report figures."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

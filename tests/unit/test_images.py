@@ -1,7 +1,5 @@
 """Python packages of the ray image: hashes for all of them, or a sentence before anything is installed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Facts about the images of others: what services rely on is compared with them, and no pin has a known hole."""
 
-from __future__ import annotations
-
 import copy
 import re
 from datetime import date, timedelta
@@ -19,10 +17,7 @@ IMAGES, BUILT = facts.load()
 
 FACTS: dict[str, Any] = {
     "image": "checked.example/store",
-    "tag": "v2.4.1",
-    "user": "store",
-    "any_user": "writes /data only",
-    "group": "0",
+    **{"tag": "v2.4.1", "user": "store", "any_user": "writes /data only", "group": "0"},
     "entrypoint": ["/bin/store"],
     "volumes": ["/data"],
     "folders": [
@@ -30,10 +25,8 @@ FACTS: dict[str, Any] = {
         {"path": "/cache", "mode": "1777"},
         {"path": "/run/own", "mode": "755"},
     ],
-    "programs": ["sh", "wget", "grep", "store"],
-    "flags": ["path"],
-    "variables": ["STORE_KEY_FILE"],
-    "capabilities": ["SYS_NICE"],
+    **{"programs": ["sh", "wget", "grep", "store"], "flags": ["path"]},
+    **{"variables": ["STORE_KEY_FILE"], "capabilities": ["SYS_NICE"]},
 }
 SERVICE: dict[str, Any] = {
     "image": "checked.example/store:v2.4.1@sha256:0123",

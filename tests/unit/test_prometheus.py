@@ -1,7 +1,5 @@
 """Prometheus' configuration matches the compose files; alerts name an action, and each rule has a promtool test."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 from pathlib import Path

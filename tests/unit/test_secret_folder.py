@@ -1,16 +1,15 @@
 """Folders of secrets on a node: who keeps one, and what happens while the gateway is unavailable."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from command_line import Serve
 
 from mlplatform.secrets import secret_folder
 
@@ -23,8 +22,6 @@ sys.stdin.read()
 """
 
 ANSWER = '{"secrets": {"KEY": "dmFsdWU="}}'
-
-Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
 
 
 @pytest.fixture
@@ -40,17 +37,9 @@ def folder() -> Iterator[Path]:
 def processes(folder: Path, gateway: str, count: int = 1) -> Iterator[list[subprocess.Popen[str]]]:
     """Start processes of an attempt, which end when this block does."""
     variables = {secret_folder.FOLDER: str(folder), secret_folder.GATEWAY: gateway, secret_folder.TOKEN: "token"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", HOLDS],
-            env={**os.environ, **variables},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(count)
-    ]
+    command, env = [sys.executable, "-c", HOLDS], {**os.environ, **variables}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    started = [subprocess.Popen(command, env=env, text=True, **pipes) for _ in range(count)]
     try:
         yield started
     finally:

@@ -1,7 +1,5 @@
 """Warnings at most once per interval."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

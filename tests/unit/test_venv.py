@@ -1,7 +1,5 @@
 """The interpreter that `platform/venv.sh` chooses, on hosts whose python3 is too old."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -49,28 +49,26 @@ class Oversubscribing:
         return [Start(job.id, False, {}) for job in view.waiting]
 
 
-def test_small_job_overtakes_large_one_with_first_fit() -> None:
-    ended = run(FirstFit(), workload(job("1", 0, 100, 1), job("2", 1, 100, 2), job("3", 2, 1000, 1)))
-    assert [ended[name].first_start for name in "123"] == [0, 1002, 2]
-
-
-def test_reserved_job_is_not_delayed_with_easy() -> None:
-    """Job 3 would end after job 1 at 100 s; job 4 ends before, so it starts."""
-    jobs = job("1", 0, 100, 1), job("2", 1, 100, 2), job("3", 2, 1000, 1), job("4", 3, 50, 1)
-    ended = run(FifoEasy(), workload(*jobs))
-    assert [ended[name].first_start for name in "1234"] == [0, 100, 200, 3]
-
-
-def test_job_beside_reservation_starts_with_easy() -> None:
-    """At 100 s, job 2 needs 2 of 3 GPUs: a job with one GPU may run as long as it wants."""
-    ended = run(FifoEasy(), workload(job("1", 0, 100, 2), job("2", 1, 100, 2), job("3", 2, 1000, 1), nodes=(3,)))
-    assert [ended[name].first_start for name in "123"] == [0, 100, 2]
-
-
-def test_team_that_used_less_precedes_with_slurm() -> None:
-    jobs = job("1", 0, 100, 2), job("2", 1, 100, 2), job("3", 2, 100, 2, "b")
-    ended = run(SlurmLike(), workload(*jobs))
-    assert [ended[name].first_start for name in "123"] == [0, 200, 100]
+@pytest.mark.parametrize(
+    ("policy", "gpus", "jobs", "starts"),
+    [
+        (FirstFit(), 2, [job("1", 0, 100, 1), job("2", 1, 100, 2), job("3", 2, 1000, 1)], [0, 1002, 2]),
+        # Job 3 would end after job 1 at 100 s; job 4 ends before, so it starts.
+        (
+            FifoEasy(),
+            2,
+            [job("1", 0, 100, 1), job("2", 1, 100, 2), job("3", 2, 1000, 1), job("4", 3, 50, 1)],
+            [0, 100, 200, 3],
+        ),
+        # At 100 s, job 2 needs 2 of 3 GPUs: a job with one GPU may run as long as it wants.
+        (FifoEasy(), 3, [job("1", 0, 100, 2), job("2", 1, 100, 2), job("3", 2, 1000, 1)], [0, 100, 2]),
+        (SlurmLike(), 2, [job("1", 0, 100, 2), job("2", 1, 100, 2), job("3", 2, 100, 2, "b")], [0, 200, 100]),
+    ],
+    ids=["small one overtakes", "reserved one is not delayed", "beside the reservation", "of the team that used less"],
+)
+def test_policy_starts_jobs_in_its_order(policy: Policy, gpus: int, jobs: list[Job], starts: list[float]) -> None:
+    ended = run(policy, workload(*jobs, nodes=(gpus,)))
+    assert [ended[made.id].first_start for made in jobs] == starts
 
 
 def test_quota_is_reclaimed_from_borrower_with_kueue(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """`mlplatform audit`: the part of the log that is asked for, as a table and as JSON."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time
@@ -16,17 +14,10 @@ def audit(*words: str, address: str) -> subprocess.CompletedProcess[str]:
 
 
 def entry(sequence: int) -> dict[str, object]:
-    return {
-        "sequence": sequence,
-        "time": "2026-11-25T10:00:00.123456+00:00",
-        "principal": "shared token",
-        "kind": "session",
-        "address": "10.0.0.7",
-        "verb": "stop",
-        "object": f"job train-{sequence:04}",
-        "before": {"state": "RUNNING", "user": "ada"},
-        "after": {"state": "STOPPED", "user": "ada"},
-    }
+    who = {"principal": "shared token", "kind": "session", "address": "10.0.0.7"}
+    change = {"before": {"state": "RUNNING", "user": "ada"}, "after": {"state": "STOPPED", "user": "ada"}}
+    what = {"verb": "stop", "object": f"job train-{sequence:04}", **change}
+    return {"sequence": sequence, "time": "2026-11-25T10:00:00.123456+00:00", **who, **what}
 
 
 class Log:
@@ -46,9 +37,8 @@ class Log:
 
 def test_latest_entries_are_shown_newest_last(serve: Serve) -> None:
     done = audit("--limit", "2", address=serve(Log(5)))
-    assert [line.split()[-5:] for line in done.stdout.splitlines()[1:]] == [
-        *(["train-0003", "state", "RUNNING", "->", "STOPPED"], ["train-0004", "state", "RUNNING", "->", "STOPPED"])
-    ]
+    ends = [f"{name} state RUNNING -> STOPPED".split() for name in ("train-0003", "train-0004")]
+    assert [line.split()[-5:] for line in done.stdout.splitlines()[1:]] == ends
     assert "2026-11-25 10:00:00  shared token  session  10.0.0.7  stop job train-0003" in done.stdout
     assert done.stderr == "The latest 2 entries; --limit shows more.\n"
 

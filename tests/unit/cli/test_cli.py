@@ -6,17 +6,26 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from command_line import mlplatform, refusal
+from command_line import Serve, mlplatform, refusal
 
 
-def test_missing_job_file_is_named() -> None:
-    error, code = refusal("submit", "none.py")
-    assert "no file none.py" in error
-    assert code == 1
+@pytest.mark.parametrize(
+    ("words", "variables", "named", "status"),
+    [
+        (("submit", "none.py"), {}, "no file none.py", 1),
+        (("models",), {}, "MLFLOW_TRACKING_URI is not set", 2),
+        (("jobs",), {"MLPLATFORM_ATTEMPT": "first"}, "MLPLATFORM_ATTEMPT='first'", 2),
+    ],
+    ids=["missing job file", "models without registry", "invalid setting"],
+)
+def test_fault_is_named(words: tuple[str, ...], variables: dict[str, str], named: str, status: int) -> None:
+    error, code = refusal(*words, **variables)
+    assert named in error
+    assert code == status
 
 
 @pytest.mark.parametrize(
@@ -40,8 +49,7 @@ def test_invalid_submission_is_rejected(words: tuple[str, ...], named: str, tmp_
 
 
 @pytest.mark.parametrize(
-    ("ending", "named"),
-    [("\n", "RAY_ADDRESS) does not answer"), ("\n/x", "use an address without control characters")],
+    ("ending", "named"), [("\n", "RAY_ADDRESS) does not answer"), ("\n/x", "use an address without control characters")]
 )
 def test_newline_in_address_causes_no_traceback(ending: str, named: str, closed_port: int) -> None:
     error, code = refusal("jobs", RAY_ADDRESS=f"http://127.0.0.1:{closed_port}{ending}")
@@ -63,7 +71,7 @@ def test_missing_demo_file_is_named(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_job_id_is_not_truncated_in_narrow_terminal(serve: Callable[..., str]) -> None:
+def test_job_id_is_not_truncated_in_narrow_terminal(serve: Serve) -> None:
     job_id = f"{'a' * 40}-20261122-114353-7c48"
     details = {"submission_id": job_id, "status": "RUNNING", "entrypoint": f"python {'a' * 40}.py", "metadata": None}
     done = mlplatform("jobs", RAY_ADDRESS=serve(lambda method, path: (200, json.dumps([details]))), COLUMNS="80")
@@ -78,7 +86,7 @@ def test_unreachable_ray_address_is_named(words: tuple[str, ...], closed_port: i
 
 
 @pytest.mark.parametrize("words", [("audit",), ("usage",), ("top",)])
-def test_server_that_is_not_the_gateway_is_named(words: tuple[str, ...], serve: Callable[..., str]) -> None:
+def test_server_that_is_not_the_gateway_is_named(words: tuple[str, ...], serve: Serve) -> None:
     error, code = refusal(*words, RAY_ADDRESS=serve(lambda method, path: (404, "Not Found")))
     assert "is not the platform's gateway; set RAY_ADDRESS to the gateway's address." in error
     assert code == 1
@@ -93,7 +101,7 @@ def test_address_of_another_protocol_is_named(address: str) -> None:
 
 @pytest.mark.parametrize("variables", [{}, {"RAY_ADDRESS": "10.0.0.1:6379"}])
 def test_processes_of_jobs_use_the_gateway_of_their_node(
-    variables: dict[str, str], serve: Callable[..., str], closed_port: int
+    variables: dict[str, str], serve: Serve, closed_port: int
 ) -> None:
     gateway = serve(lambda method, path: (200, listing(2)))
     assert len(ids(mlplatform("jobs", MLPLATFORM_GATEWAY=gateway, **variables).stdout)) == 2
@@ -102,7 +110,7 @@ def test_processes_of_jobs_use_the_gateway_of_their_node(
 
 
 @pytest.mark.parametrize("command", ["python t.py dirs=[/mnt/a,/mnt/b]", "python t.py opt=[adam,sgd] :fire:"])
-def test_job_command_is_listed_verbatim(command: str, serve: Callable[..., str]) -> None:
+def test_job_command_is_listed_verbatim(command: str, serve: Serve) -> None:
     job = {"submission_id": "t-1", "type": "SUBMISSION", "status": "RUNNING", "entrypoint": command, "message": ""}
     done = mlplatform("jobs", RAY_ADDRESS=serve(lambda method, path: (200, json.dumps([job]))), COLUMNS="200")
     assert done.stderr == ""
@@ -110,7 +118,7 @@ def test_job_command_is_listed_verbatim(command: str, serve: Callable[..., str])
 
 
 @pytest.mark.parametrize("words", [("jobs", "--json"), ("jobs", "list", "--json")])
-def test_jobs_are_listed_as_json(words: tuple[str, ...], serve: Callable[..., str]) -> None:
+def test_jobs_are_listed_as_json(words: tuple[str, ...], serve: Serve) -> None:
     done = mlplatform(*words, RAY_ADDRESS=serve(lambda method, path: (200, listing(2))))
     assert [json.loads(line) for line in done.stdout.splitlines()] == json.loads(listing(2))[::-1]
 
@@ -118,7 +126,7 @@ def test_jobs_are_listed_as_json(words: tuple[str, ...], serve: Callable[..., st
 @pytest.mark.parametrize(
     ("answer", "named"), [('{"teams": [{"name": "a"}]}', "teams.0.share_gpus"), ("[]", "body"), ("<html>", "body")]
 )
-def test_answer_of_another_version_is_named(answer: str, named: str, serve: Callable[..., str]) -> None:
+def test_answer_of_another_version_is_named(answer: str, named: str, serve: Serve) -> None:
     error, code = refusal("teams", "list", RAY_ADDRESS=serve(lambda method, path: (200, answer)))
     assert f"to /platform/teams has another {named} than this client expects" in error
     assert code == 1
@@ -148,7 +156,7 @@ def ids(output: str) -> list[str]:
 
 
 @pytest.mark.parametrize("words", [["jobs"], ["jobs", "list"]])
-def test_jobs_list_shows_latest_20_or_all(words: list[str], serve: Callable[..., str]) -> None:
+def test_jobs_list_shows_latest_20_or_all(words: list[str], serve: Serve) -> None:
     address = serve(lambda method, path: (200, listing(30)))
     done = mlplatform(*words, RAY_ADDRESS=address)
     assert ids(done.stdout) == [f"train-{number:03}" for number in range(29, 9, -1)]
@@ -156,16 +164,14 @@ def test_jobs_list_shows_latest_20_or_all(words: list[str], serve: Callable[...,
     assert len(ids(mlplatform(*words, "--all", RAY_ADDRESS=address).stdout)) == 30
 
 
-def test_jobs_are_listed_by_state_and_user(serve: Callable[..., str]) -> None:
+def test_jobs_are_listed_by_state_and_user(serve: Serve) -> None:
     address = serve(lambda method, path: (200, listing(12)))
-    assert ids(mlplatform("jobs", "--state", "running", "--user", "bob", RAY_ADDRESS=address).stdout) == [
-        "train-009",
-        "train-003",
-    ]
+    printed = mlplatform("jobs", "--state", "running", "--user", "bob", RAY_ADDRESS=address).stdout
+    assert ids(printed) == ["train-009", "train-003"]
 
 
 @pytest.mark.parametrize("words", [["jobs"], ["jobs", "show"]])
-def test_job_is_shown_by_id(words: list[str], serve: Callable[..., str], tmp_path: Path) -> None:
+def test_job_is_shown_by_id(words: list[str], serve: Serve, tmp_path: Path) -> None:
     job = json.loads(listing(1))[0]
 
     def answer(method: str, path: str) -> tuple[int, str]:
@@ -178,13 +184,18 @@ def test_job_is_shown_by_id(words: list[str], serve: Callable[..., str], tmp_pat
     assert "SUCCEEDED" in done.stdout
 
 
+def shown_job(serve: Serve, folder: Path, **fields: Any) -> subprocess.CompletedProcess[str]:
+    """Run `mlplatform jobs` for a job without attempts; fields are other ones of it."""
+    text = json.dumps({**json.loads(listing(1))[0], **OF_PLATFORM, "attempts": [], **fields})
+    address = serve(lambda method, path: (200, text))
+    return mlplatform("jobs", "train-000", RAY_ADDRESS=address, MLPLATFORM_STORAGE=str(folder))
+
+
 @pytest.mark.parametrize(("limit", "shown"), [({"limit_s": 14400.0}, ["4 h"]), ({"limit_s": None}, []), ({}, [])])
 def test_time_limit_of_job_is_shown(
-    limit: dict[str, float | None], shown: list[str], serve: Callable[..., str], tmp_path: Path
+    limit: dict[str, float | None], shown: list[str], serve: Serve, tmp_path: Path
 ) -> None:
-    job = {**json.loads(listing(1))[0], **OF_PLATFORM, "attempts": [], **limit}
-    address = serve(lambda method, path: (200, json.dumps(job)))
-    done = mlplatform("jobs", "train-000", RAY_ADDRESS=address, MLPLATFORM_STORAGE=str(tmp_path))
+    done = shown_job(serve, tmp_path, **limit)
     assert re.findall(r"^Limit +(.+)", done.stdout, re.MULTILINE) == shown, done.stderr
 
 
@@ -195,24 +206,17 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 @pytest.mark.parametrize(
     "words", [["jobs"], ["jobs", "train-000"], ["logs", "train-000"], ["top"], ["wait", "train-000"], ["audit"]]
 )
-def test_values_of_jobs_cannot_control_the_terminal(
-    words: list[str], serve: Callable[..., str], tmp_path: Path
-) -> None:
+def test_values_of_jobs_cannot_control_the_terminal(words: list[str], serve: Serve, tmp_path: Path) -> None:
     job = {**json.loads(listing(1))[0], "entrypoint": HOSTILE, "message": HOSTILE, "status": "FAILED"}
     job["metadata"] = {"user": HOSTILE}
-    attempt = {
-        "number": 1,
-        "outcome": "LOST",
-        "reason": HOSTILE,
-        "node": HOSTILE,
-        "created": "2026-11-21T10:00:00+00:00",
-    }
+    attempt = {"number": 1, "outcome": "LOST", "reason": HOSTILE, "node": HOSTILE, "ended": None}
+    attempt["created"] = "2026-11-21T10:00:00+00:00"
     use = {"nodes": [], "gpus": [], "running": 1}
     use["jobs"] = [{"id": "a", "user": HOSTILE, "command": HOSTILE, "cpus": None, "memory": None, "gpus": []}]
     entry = dict.fromkeys(("principal", "kind", "address", "verb", "object"), HOSTILE)
     entry |= {"sequence": 1, "time": "2026-11-21T10:00:00+00:00", "before": None, "after": {"user": HOSTILE}}
     answers = {
-        "/platform/jobs/train-000": {**job, **OF_PLATFORM, "attempts": [{**attempt, "ended": None}]},
+        "/platform/jobs/train-000": {**job, **OF_PLATFORM, "attempts": [attempt]},
         "/api/jobs/train-000": job,
         "/api/jobs/train-000/logs": {"logs": HOSTILE},
         "/platform/utilisation": use,
@@ -228,32 +232,24 @@ def test_values_of_jobs_cannot_control_the_terminal(
     assert not CONTROLS.findall(done.stdout + done.stderr)
 
 
-def test_value_with_lines_does_not_look_like_facts(serve: Callable[..., str], tmp_path: Path) -> None:
-    job = {**json.loads(listing(1))[0], **OF_PLATFORM, "status": "FAILED", "attempts": []}
-    job["entrypoint"] = "false\nStatus   SUCCEEDED"
-    address = serve(lambda method, path: (200, json.dumps(job)))
-    done = mlplatform("jobs", "train-000", RAY_ADDRESS=address, MLPLATFORM_STORAGE=str(tmp_path))
+def test_value_with_lines_does_not_look_like_facts(serve: Serve, tmp_path: Path) -> None:
+    done = shown_job(serve, tmp_path, status="FAILED", entrypoint="false\nStatus   SUCCEEDED")
     assert re.findall(r"^Status +(\w+)", done.stdout, re.MULTILINE) == ["FAILED"]
 
 
-def test_notice_is_shown_below_attempt_that_leaves(serve: Callable[..., str], tmp_path: Path) -> None:
-    job = json.loads(listing(1))[0]
+def test_notice_is_shown_below_attempt_that_leaves(serve: Serve, tmp_path: Path) -> None:
     fields = {"reason": None, "node": "n", "created": "2026-11-21T10:00:00+00:00", "leave_why": "Team vision waits."}
     fields["leave_by"] = "2026-11-21T10:02:00+00:00"
     left = {**fields, "number": 1, "outcome": "PREEMPTED", "ended": "2026-11-21T10:01:00+00:00"}
     leaves = {**fields, "number": 2, "outcome": None, "ended": None}
-
-    def answer(method: str, path: str) -> tuple[int, str]:
-        return 200, json.dumps({**job, **OF_PLATFORM, "attempts": [left, leaves]})
-
-    done = mlplatform("jobs", "train-000", RAY_ADDRESS=serve(answer), MLPLATFORM_STORAGE=str(tmp_path), TZ="UTC")
+    done = shown_job(serve, tmp_path, attempts=[left, leaves])
     shown = [line.strip() for line in done.stdout.splitlines()]
     first = next(number for number, line in enumerate(shown) if line.startswith("Attempt 1"))
     assert shown[first + 1].startswith("Attempt 2"), done.stderr
     assert shown[first + 2] == "asked to leave by 2026-11-21 10:02:00: Team vision waits."
 
 
-def test_job_is_deleted(serve: Callable[..., str]) -> None:
+def test_job_is_deleted(serve: Serve) -> None:
     asked = []
 
     def answer(method: str, path: str) -> tuple[int, str]:
@@ -263,18 +259,6 @@ def test_job_is_deleted(serve: Callable[..., str]) -> None:
     done = mlplatform("jobs", "delete", "train-000", RAY_ADDRESS=serve(answer))
     assert done.stdout == "Job train-000 is deleted.\n", done.stderr
     assert asked == [("DELETE", "/api/jobs/train-000")]
-
-
-def test_models_without_registry_names_setting() -> None:
-    error, code = refusal("models")
-    assert "MLFLOW_TRACKING_URI is not set" in error
-    assert code == 2
-
-
-def test_invalid_setting_is_named_with_value() -> None:
-    error, code = refusal("jobs", MLPLATFORM_ATTEMPT="first")
-    assert "MLPLATFORM_ATTEMPT='first'" in error
-    assert code == 2
 
 
 def test_env_of_stopped_platform_names_up_command(tmp_path: Path) -> None:
@@ -316,11 +300,7 @@ def test_env_on_host_names_mlflows_account_until_it_is_installed(tmp_path: Path)
 @pytest.mark.parametrize("words", [["models"], ["data", "list"]])
 def test_missing_python_package_is_named(words: list[str], tmp_path: Path) -> None:
     without = "import sys; sys.modules.update(mlflow=None, boto3=None); from mlplatform.cli.app import main; main()"
-    env = {
-        **os.environ,
-        "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
-        "MLPLATFORM_DATASETS": "s3://datasets",
-    }
+    env = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db", "MLPLATFORM_DATASETS": "s3://data"}
     command = [sys.executable, "-c", without, *words]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -342,7 +322,7 @@ def test_help_imports_no_heavy_modules() -> None:
     assert loaded == {"cli", "errors"}, "--help would also import these modules"
 
 
-def test_tables_are_not_cut_for_programs(serve: Callable[..., str]) -> None:
+def test_tables_are_not_cut_for_programs(serve: Serve) -> None:
     jobs = json.loads(listing(2))
     for job in jobs:
         job["submission_id"] += "-" + "x" * 90

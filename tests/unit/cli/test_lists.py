@@ -1,7 +1,5 @@
 """Every command that lists something prints JSON, too; the commands are found in the command line itself."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """`mlplatform people`, `teams`, `login`, `logout` and `tokens` against a whole gateway."""
 
-from __future__ import annotations
-
 import json
 import re
 import stat
@@ -77,11 +75,7 @@ def mlflow() -> StandInMlflow:
 
 @pytest.fixture
 def gateway(
-    tmp_path: Path,
-    closed_port: int,
-    monkeypatch: pytest.MonkeyPatch,
-    minio: StandInMinio | None,
-    mlflow: StandInMlflow,
+    tmp_path: Path, closed_port: int, monkeypatch: pytest.MonkeyPatch, minio: StandInMinio | None, mlflow: StandInMlflow
 ) -> Iterator[httpx.Client]:
     monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path / "storage"))
     started = StartedGateway(tmp_path, f"http://127.0.0.1:{closed_port}", secrets_key=Fernet.generate_key().decode())

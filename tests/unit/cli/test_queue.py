@@ -1,21 +1,15 @@
 """`mlplatform queue` and `mlplatform why`: the order of waiting jobs and the reasons."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
 from command_line import Serve, mlplatform
 
 ENTRY = {
-    "job": "train-1",
-    "person": "alice",
-    "team": "vision",
-    "place": 2,
-    "requests": "2 GPUs and 4 CPUs",
-    "since": "2026-11-01T10:00:00+00:00",
-    "latest_start": "2026-11-01T12:00:00+00:00",
+    **{"job": "train-1", "person": "alice", "team": "vision", "place": 2, "requests": "2 GPUs and 4 CPUs"},
+    **{"since": "2026-11-01T10:00:00+00:00", "latest_start": "2026-11-01T12:00:00+00:00"},
     "reasons": [
         {"rule": "capacity", "text": "The job waits for 2 GPUs."},
         {"rule": "share", "text": "With this job, team vision would hold 3 GPUs of its share of 2 GPUs."},
@@ -37,6 +31,17 @@ def gateway(method: str, path: str) -> tuple[int, str]:
         return 200, json.dumps(DETAILS)
     found = [] if path.endswith("job=train-2") else [ENTRY]
     return 200, json.dumps({"at": datetime.now(UTC).isoformat(), "waiting": 3, "entries": found})
+
+
+def attempted(more: dict[str, str | None]) -> tuple[int, str]:
+    """An answer with the running attempt of a job."""
+    attempt = {"number": 1, "outcome": None, "reason": None, "node": "n", "created": "2026-11-01T10:00:00+00:00"}
+    return 200, json.dumps({**OF_PLATFORM, "attempts": [{**attempt, "ended": None, **more}]})
+
+
+def with_attempts(status: int, text: str) -> Callable[[str, str], tuple[int, str]]:
+    """The gateway, which answers so if it is asked for the attempts of the job that runs."""
+    return lambda method, path: (status, text) if path == "/platform/jobs/train-2" else gateway(method, path)
 
 
 def test_queue_lists_jobs_with_place_and_reasons(serve: Serve) -> None:
@@ -65,35 +70,20 @@ def test_why_names_place_and_each_rule(serve: Serve) -> None:
 
 def test_why_names_who_takes_back_resources_of_running_job(serve: Serve) -> None:
     why = "Team vision takes back 1 GPU of its share of 2 GPUs for train-1 (alice)."
-    attempt = {"number": 1, "outcome": None, "reason": None, "node": "n", "created": "2026-11-01T10:00:00+00:00"}
-    leaving = {**attempt, "ended": None, "leave_by": "2026-11-01T12:00:00+00:00", "leave_why": why}
-
-    def asked(method: str, path: str) -> tuple[int, str]:
-        found = {**OF_PLATFORM, "attempts": [leaving]}
-        return (200, json.dumps(found)) if path == "/platform/jobs/train-2" else gateway(method, path)
-
-    assert run("why", "train-2", address=serve(asked)).splitlines() == [
+    answer = attempted({"leave_by": "2026-11-01T12:00:00+00:00", "leave_why": why})
+    assert run("why", "train-2", address=serve(with_attempts(*answer))).splitlines() == [
         "train-2 is RUNNING, and was asked to leave: it has until 2026-11-01 12:00:00 to save its state.",
         f"- {why}",
     ]
 
 
-@pytest.mark.parametrize("more", [{}, {"leave_by": None, "leave_why": None}])
-def test_why_names_state_of_job_with_attempt_that_stays(serve: Serve, more: dict[str, None]) -> None:
-    attempt = {"number": 1, "outcome": None, "reason": None, "node": "n", "created": "2026-11-01T10:00:00+00:00"}
-
-    def stays(method: str, path: str) -> tuple[int, str]:
-        found = {**OF_PLATFORM, "attempts": [{**attempt, "ended": None, **more}]}
-        return (200, json.dumps(found)) if path == "/platform/jobs/train-2" else gateway(method, path)
-
-    assert run("why", "train-2", address=serve(stays)) == "train-2 is RUNNING: Job is running.\n"
-
-
-def test_why_names_state_of_job_without_attempts(serve: Serve) -> None:
-    def unknown(method: str, path: str) -> tuple[int, str]:
-        return (404, "Job train-2 does not exist") if path == "/platform/jobs/train-2" else gateway(method, path)
-
-    assert run("why", "train-2", address=serve(unknown)) == "train-2 is RUNNING: Job is running.\n"
+@pytest.mark.parametrize(
+    "answer",
+    [attempted({}), attempted({"leave_by": None, "leave_why": None}), (404, "Job train-2 does not exist")],
+    ids=["of an earlier gateway", "with an attempt that stays", "without attempts"],
+)
+def test_why_names_state_of_running_job(serve: Serve, answer: tuple[int, str]) -> None:
+    assert run("why", "train-2", address=serve(with_attempts(*answer))) == "train-2 is RUNNING: Job is running.\n"
 
 
 def test_old_answer_says_since_when_ray_is_silent(serve: Serve) -> None:

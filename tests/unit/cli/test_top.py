@@ -1,7 +1,5 @@
 """`mlplatform top`: its tables, its live screen, and its errors."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty
@@ -21,33 +19,17 @@ USE: dict[str, Any] = {
     ],
     "gpus": [
         {
-            "node": "ray-worker-0",
-            "index": 0,
-            "name": "NVIDIA H100",
-            "percent": 87,
-            "memory_used": 61 << 30,
-            "memory_total": 80 << 30,
-            "holders": {"a": 0.5, "b": 0.5},
-            "memory_of": {},
+            **{"node": "ray-worker-0", "index": 0, "name": "NVIDIA H100", "percent": 87, "memory_of": {}},
+            **{"memory_used": 61 << 30, "memory_total": 80 << 30, "holders": {"a": 0.5, "b": 0.5}},
         },
         {
-            "node": "ray-worker-1",
-            "index": 0,
-            "name": "",
-            "percent": None,
-            "memory_used": None,
-            "memory_total": None,
-            "holders": {},
-            "memory_of": {},
+            **{"node": "ray-worker-1", "index": 0, "name": "", "percent": None, "memory_of": {}},
+            **{"memory_used": None, "memory_total": None, "holders": {}},
         },
     ],
     "jobs": [
         {
-            "id": "a",
-            "user": "ada",
-            "command": "python train.py\n--epochs 8",
-            "cpus": 1.25,
-            "memory": 1 << 30,
+            **{"id": "a", "user": "ada", "command": "python train.py\n--epochs 8", "cpus": 1.25, "memory": 1 << 30},
             "gpus": [{"node": "ray-worker-0", "index": 0, "amount": 0.5, "percent": 87}],
         },
         {"id": "plain", "user": "", "command": "./run", "cpus": None, "memory": None, "gpus": []},

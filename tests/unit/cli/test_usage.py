@@ -1,7 +1,5 @@
 """`mlplatform usage`: the groups and the time that are asked for, as a table, as CSV and as JSON."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -104,11 +102,8 @@ def test_window_is_a_span_or_a_date(words: tuple[str, ...], since: int, until: i
     def asked(name: str, expected: int | None) -> bool:
         if expected is None:
             return name not in query
-        return (
-            0
-            <= int(query[name]) - (int(begun) + expected if expected <= 0 else expected)
-            < (60 if expected <= 0 else 1)
-        )
+        earliest, seconds = (int(begun) + expected, 60) if expected <= 0 else (expected, 1)
+        return earliest <= int(query[name]) < earliest + seconds
 
     assert asked("since", since)
     assert asked("until", until)

@@ -15,6 +15,12 @@ def names(folder: Path) -> list[str]:
     return zipfile.ZipFile(io.BytesIO(package.build(folder)[1])).namelist()
 
 
+def write(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+
+
 def commit(folder: Path) -> None:
     git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b"]
     for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message=one"]):
@@ -22,33 +28,22 @@ def commit(folder: Path) -> None:
 
 
 def test_package_excludes_what_ray_excludes(tmp_path: Path) -> None:
-    for name in ("train.py", "lib/data.py", "__pycache__/train.pyc", ".venv/bin/python", "lib/__pycache__/data.pyc"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(name)
+    write(tmp_path, "train.py", "lib/data.py", "__pycache__/train.pyc", ".venv/bin/python", "lib/__pycache__/data.pyc")
     assert names(tmp_path) == ["lib/data.py", "train.py"]
 
 
 def test_package_excludes_git_ignored_files(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("*.pt\n")
-    for name in ("train.py", "model.pt"):
-        (tmp_path / name).write_text(name)
+    write(tmp_path, "train.py", "model.pt")
     commit(tmp_path)
     (tmp_path / "new.py").write_text("not yet added")
     assert names(tmp_path) == [".gitignore", "new.py", "train.py"]
 
 
 def test_folder_inside_repository_is_packed_alone(tmp_path: Path) -> None:
-    (tmp_path / "jobs").mkdir()
-    (tmp_path / "jobs" / "train.py").write_text("1")
-    (tmp_path / "other.py").write_text("2")
+    write(tmp_path, "jobs/train.py", "other.py")
     commit(tmp_path)
     assert names(tmp_path / "jobs") == ["train.py"]
-
-
-def write(folder: Path, *names: str) -> None:
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(name)
 
 
 @pytest.mark.parametrize("committed", [True, False])

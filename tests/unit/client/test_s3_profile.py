@@ -1,7 +1,5 @@
 """Profile of a log-in in the file of AWS clients: what is written, and what stays as it is."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import stat

@@ -1,7 +1,5 @@
 """Replaced functions of other libraries, and changes of modules that are imported later."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from types import SimpleNamespace

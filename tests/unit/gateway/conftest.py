@@ -1,7 +1,5 @@
 """A database in SQLite, a store of jobs in one, and a gateway with a job."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

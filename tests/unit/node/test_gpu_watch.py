@@ -1,7 +1,5 @@
 """A node that loses a GPU ends, with stand-ins of `nvidia-smi` in place of the driver's."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Removal of what Ray leaves on a node: former sessions, logs of ended processes, unpacked packages."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

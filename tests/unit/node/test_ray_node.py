@@ -1,7 +1,5 @@
 """The `python` that a node puts first on the PATH of jobs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

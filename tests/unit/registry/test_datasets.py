@@ -1,7 +1,5 @@
 """Data sets in a folder: digests, interrupted uploads, verified downloads. tests/stack tests them in a bucket."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty
@@ -10,11 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from command_line import Serve
 
 from mlplatform.errors import SettingsError, StorageError
 from mlplatform.files import checksums
@@ -151,10 +149,7 @@ def test_file_changed_during_upload_is_rejected(images: Path, root: Path) -> Non
 
 
 def test_account_that_only_adds_empties_a_changed_file(
-    images: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    serve: Callable[[Callable[[str, str], tuple[int, str]]], str],
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Serve
 ) -> None:
     sent: list[tuple[str, str]] = []
     answers = {"GET": (200, "<ListBucketResult/>"), "DELETE": (403, "<Error><Code>AccessDenied</Code></Error>")}
@@ -240,22 +235,8 @@ def test_path_like_name_is_rejected(name: str, images: Path) -> None:
 
 
 def test_odd_names_round_trip(tmp_path: Path) -> None:
-    names = (
-        "a b.txt",
-        "a#b.txt",
-        "a?b.txt",
-        "50%25.csv",
-        "a%2Fb",
-        "+",
-        "&=;",
-        "'\"",
-        "~",
-        "-rf",
-        "é",
-        "e\u0301",
-        "数据",
-        ".x",
-    )
+    signs = ("a b.txt", "a#b.txt", "a?b.txt", "50%25.csv", "a%2Fb", "+", "&=;", "'\"", "~", "-rf", ".x")
+    names = (*signs, "é", "e\u0301", "数据")
     for name in names:
         (tmp_path / "odd" / name).mkdir(parents=True)
         (tmp_path / "odd" / name / name).write_text(name)

@@ -1,7 +1,5 @@
 """Names of models, which need no server."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlplatform.errors import RegistryError

@@ -1,7 +1,5 @@
 """One name and one default per setting: its field has both, and nothing else declares them again."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

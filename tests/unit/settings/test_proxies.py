@@ -1,7 +1,5 @@
 """Requests to the platform, whatever proxies a person's shell, a job or a container names."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -75,8 +73,7 @@ def compose_files() -> list[Path]:
 
 def environment_of_all_services() -> dict[str, str]:
     base = yaml.safe_load((CHECKOUT / "compose/base.yaml").read_text())
-    found: dict[str, str] = base["services"]["service"]["environment"]
-    return found
+    return base["services"]["service"]["environment"]
 
 
 def test_services_reach_each_other_without_proxy() -> None:

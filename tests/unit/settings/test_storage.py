@@ -1,7 +1,5 @@
 """Quotas of buckets are read from one setting."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlplatform.errors import SettingsError

@@ -1,7 +1,5 @@
 """A checkout before any set-up, and stand-ins of programs of the host."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Alertmanager's configuration: the shipped example sends nothing, and has each receiver as a comment."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`make restore` with a recording program in the place of Docker; `tests/stack/test_backup.py` has the real one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Without restic 0.17 or later they are skipped; `tests/stack/engine.sh` installs it from the release of our image.
 """
 
-from __future__ import annotations
-
 import io
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Archives of backups: they are read back with owners and metadata, and those of other programs are rejected."""
 
-from __future__ import annotations
-
 import io
 import os
 import sqlite3

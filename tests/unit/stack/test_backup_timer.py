@@ -1,7 +1,5 @@
 """Backups on a timer: when they are made, what a failed or a stopped one leaves, and that only one runs at a time."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

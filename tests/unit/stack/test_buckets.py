@@ -3,8 +3,6 @@
 The stack tests try them on MinIO and versitygw.
 """
 
-from __future__ import annotations
-
 import base64
 import zlib
 from collections.abc import Callable
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Serve
 
 from mlplatform.errors import SettingsError
 from mlplatform.settings.services import BUCKETS
@@ -20,8 +19,6 @@ from mlplatform_stack.bootstrap import buckets, secret_files
 from mlplatform_stack.bootstrap import databases as bootstrap
 from mlplatform_stack.bootstrap import minio as store
 from mlplatform_stack.settings import StorageSettings
-
-Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
 
 ERROR = "<Error><Code>{}</Code><Message>no</Message></Error>"
 

@@ -1,7 +1,5 @@
 """Archives of `make bundle`: what is refused before anything changes, and what a host takes from one."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

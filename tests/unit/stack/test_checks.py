@@ -1,7 +1,5 @@
 """Checks of `mlplatform doctor` on simulated hosts, folders of secrets, services and GPUs."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

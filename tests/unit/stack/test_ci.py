@@ -3,8 +3,6 @@
 `tests/stack/test_ci.py` runs a job with the real one.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

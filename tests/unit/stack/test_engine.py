@@ -1,7 +1,5 @@
 """Engines on which the stack cannot start: kind, version, labels, rights, and names that containers of others have."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """The TLS entrance: which files name its address, the addresses that it prints, and what clients need."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

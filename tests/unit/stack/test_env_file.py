@@ -1,7 +1,5 @@
 """Lines of `.env`: those of one service, and empty ones."""
 
-from __future__ import annotations
-
 from mlplatform_stack import env_file
 
 

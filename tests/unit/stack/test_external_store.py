@@ -1,7 +1,5 @@
 """Another S3 server instead of MinIO: its files of accounts, and what no longer belongs to the stack."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

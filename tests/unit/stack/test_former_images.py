@@ -1,7 +1,5 @@
 """Selection of the images of former versions, which `make up` removes."""
 
-from __future__ import annotations
-
 from mlplatform_stack.images import former
 
 

@@ -1,7 +1,5 @@
 """Users, read-only file systems, health checks and start order of every service in the compose files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Hosts that join with the file of a stack, and what is rejected; and the hub's record of their addresses."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -38,11 +36,8 @@ class Joining:
         self.content = {
             "name": "lab1",
             "version": env.checkout_version(folder),
-            "addresses": "10.213.76.136/29",
-            "key": "private",
-            "hub_key": "public",
-            "network": "10.213.76",
-            "hub": "localhost:51820",
+            **{"addresses": "10.213.76.136/29", "network": "10.213.76", "hub": "localhost:51820"},
+            **{"key": "private", "hub_key": "public"},
             "secrets": {secret: f"content of {secret}" for secret in hosts.SECRETS},
             "settings": {"MLFLOW_PORT": "8000"},
         }

@@ -1,7 +1,5 @@
 """Digests of images: written only if a registry has answered with them, and used by every file that names an image."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Modes of files in a checkout that was made under any umask: services read theirs, only the owner changes any."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

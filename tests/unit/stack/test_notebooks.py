@@ -1,7 +1,5 @@
 """Notebooks of people: the generated compose file, and the verb with a program in the place of Docker."""
 
-from __future__ import annotations
-
 import json
 import socket
 import stat
@@ -70,8 +68,7 @@ class Stack:
     @property
     def origin_of_start(self) -> str | None:
         """The origin of pages with which containers were started."""
-        found: str | None = json.loads(self._state.read_text()).get("origin")
-        return found
+        return json.loads(self._state.read_text()).get("origin")
 
     @property
     def settings(self) -> StackSettings:

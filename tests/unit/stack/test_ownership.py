@@ -1,7 +1,5 @@
 """Owners of volumes: changed completely, resumed after an interruption, and never beyond the volume."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -139,12 +137,7 @@ def test_volumes_of_former_version_are_refused_and_kept(volume: Path, user: int,
 
 @pytest.mark.parametrize(
     ("image", "owner"),
-    [
-        ("minio", "27001:27001"),
-        ("platform", "27002:27002"),
-        ("ray", "27003:27003"),
-        ("proxy", "27009:27009"),
-    ],
+    [("minio", "27001:27001"), ("platform", "27002:27002"), ("ray", "27003:27003"), ("proxy", "27009:27009")],
 )
 def test_images_create_user_with_id_of_compose_files(image: str, owner: str) -> None:
     uid, gid = owner.split(":")

@@ -1,7 +1,5 @@
 """Files of `make rotate`; `tests/stack/test_rotation.py` has the whole command on a running stack."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import tempfile

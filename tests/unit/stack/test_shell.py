@@ -1,7 +1,5 @@
 """Variables that a shell exports for other programs, and the verbs and commands that call Docker."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

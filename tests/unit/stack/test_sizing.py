@@ -1,7 +1,5 @@
 """Sizes that `make env` chooses, on hosts from a laptop to eight GPUs, and settings that no longer fit."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

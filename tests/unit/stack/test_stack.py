@@ -1,7 +1,5 @@
 """The stack's files on a host: `.env`, secrets, workers for any number of GPUs, and the checks before starting."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac
@@ -23,12 +21,29 @@ from mlplatform_stack import credential_files as formats
 from mlplatform_stack import env as stack_env
 from mlplatform_stack.bootstrap import minio as store
 from mlplatform_stack.checks import start
-from mlplatform_stack.checks.finding import Finding, Place
+from mlplatform_stack.checks.finding import Place
 from mlplatform_stack.host import Host
 from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
 HOST = Host(memory=24 * sizing.GIB, cpus=8)
+
+
+def append(root: Path, lines: str) -> None:
+    """Add lines to the settings of a checkout."""
+    with (root / ".env").open("a") as file:
+        file.write(lines)
+
+
+def loaded(root: Path) -> StackSettings:
+    return StackSettings.load(root / ".env")
+
+
+@pytest.fixture
+def ready(root: Path) -> Path:
+    """A checkout with settings and secrets for the host."""
+    stack_env.write_env(root, HOST)
+    return root
 
 
 def test_env_and_secrets_are_written_once(root: Path) -> None:
@@ -47,53 +62,46 @@ def test_env_names_person_who_runs_it(root: Path, account: str, name: str, monke
     assert f"\nNOTEBOOK_USER={name}\n" in (root / ".env").read_text()
 
 
-def test_outdated_version_in_env_is_replaced(root: Path) -> None:
-    stack_env.write_env(root, HOST)
-    version = stack_env.checkout_version(root)
-    assert StackSettings.load(root / ".env").mlplatform_version == version
-    text = (root / ".env").read_text()
-    (root / ".env").write_text(text.replace(f"MLPLATFORM_VERSION={version}", "MLPLATFORM_VERSION=0.1.0"))
-    assert stack_env.write_env(root, HOST) == [f"MLPLATFORM_VERSION={version} into .env, which had 0.1.0"]
-    assert (root / ".env").read_text() == text
+def test_outdated_version_in_env_is_replaced(ready: Path) -> None:
+    version = stack_env.checkout_version(ready)
+    assert loaded(ready).mlplatform_version == version
+    text = (ready / ".env").read_text()
+    (ready / ".env").write_text(text.replace(f"MLPLATFORM_VERSION={version}", "MLPLATFORM_VERSION=0.1.0"))
+    assert stack_env.write_env(ready, HOST) == [f"MLPLATFORM_VERSION={version} into .env, which had 0.1.0"]
+    assert (ready / ".env").read_text() == text
 
 
-def test_empty_setting_in_env_gets_its_default(root: Path) -> None:
-    stack_env.write_env(root, HOST)
-    with (root / ".env").open("a") as env:
-        env.write("RAY_PORT=\nDOMAIN=\n")
-    assert stack_env.write_env(root, HOST) == ["RAY_PORT=8265 into .env, where it was empty"]
-    assert "\nRAY_PORT=\n" not in (root / ".env").read_text()
+def test_empty_setting_in_env_gets_its_default(ready: Path) -> None:
+    append(ready, "RAY_PORT=\nDOMAIN=\n")
+    assert stack_env.write_env(ready, HOST) == ["RAY_PORT=8265 into .env, where it was empty"]
+    assert "\nRAY_PORT=\n" not in (ready / ".env").read_text()
 
 
-def test_start_passes_gateway_lines_that_it_reads(root: Path, program: Callable[[str, str], Path]) -> None:
-    stack_env.write_env(root, HOST)
-    with (root / ".env").open("a") as env:
-        env.write("GRACE_SECONDS='30'\nAWS_ACCESS_KEY_ID=foreign\n")
+def test_start_passes_gateway_lines_that_it_reads(ready: Path, program: Callable[[str, str], Path]) -> None:
+    append(ready, "GRACE_SECONDS='30'\nAWS_ACCESS_KEY_ID=foreign\n")
     program("docker", """case "$*" in *" config --format json") echo '{"services": {}}' ;; esac""")
-    compose.up(root)
-    passed = (root / "compose/gateway.generated.env").read_text()
+    compose.up(ready)
+    passed = (ready / "compose/gateway.generated.env").read_text()
     assert "\nGRACE_SECONDS=120\n" in passed
     assert passed.endswith("GRACE_SECONDS='30'\n")
     assert "WORKER_MEMORY" not in passed
     assert "foreign" not in passed
 
 
-def test_only_missing_or_empty_secrets_are_regenerated(root: Path) -> None:
-    stack_env.write_env(root, HOST)
-    kept = (root / "secrets/ray_token").read_text()
-    (root / "secrets/grafana_password").unlink()
-    (root / "secrets/store_root_password").chmod(0o644)
-    (root / "secrets/store_root_password").write_text("")
-    assert stack_env.write_env(root, HOST) == ["secrets/store_root_password", "secrets/grafana_password"]
-    assert len((root / "secrets/store_root_password").read_text()) >= 32
-    assert (root / "secrets/ray_token").read_text() == kept
+def test_only_missing_or_empty_secrets_are_regenerated(ready: Path) -> None:
+    kept = (ready / "secrets/ray_token").read_text()
+    (ready / "secrets/grafana_password").unlink()
+    (ready / "secrets/store_root_password").chmod(0o644)
+    (ready / "secrets/store_root_password").write_text("")
+    assert stack_env.write_env(ready, HOST) == ["secrets/store_root_password", "secrets/grafana_password"]
+    assert len((ready / "secrets/store_root_password").read_text()) >= 32
+    assert (ready / "secrets/ray_token").read_text() == kept
 
 
-def test_secrets_are_readable_by_services_and_closed_to_others(root: Path) -> None:
-    stack_env.write_env(root, HOST)
-    assert stat.S_IMODE((root / "secrets").stat().st_mode) == 0o700
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (root / "secrets").iterdir()}
-    names = secrets_folder.names(root)
+def test_secrets_are_readable_by_services_and_closed_to_others(ready: Path) -> None:
+    assert stat.S_IMODE((ready / "secrets").stat().st_mode) == 0o700
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (ready / "secrets").iterdir()}
+    names = secrets_folder.names(ready)
     assert modes == {name: 0o644 if name in secrets_folder.TO_FILL_IN else 0o444 for name in names}
 
 
@@ -166,27 +174,21 @@ def test_each_worker_has_name_logs_and_devices_of_layout(tmp_path: Path, acceler
         assert worker.get("devices", []) == (["/dev/kfd", node] if accelerator == "rocm" else [])
 
 
-def test_generated_layout_is_written_for_host(root: Path) -> None:
-    stack_env.write_env(root, HOST)
-    env = (root / ".env").read_text().replace("WORKER_LAYOUT=gpu", "WORKER_LAYOUT=generated")
-    (root / ".env").write_text(env)
-    assert stack_env.write_env(root, HOST)[:2] == [
-        "compose/stack.generated.yaml",
-        "the sizes of 1 worker into .env:",
-    ]
+def test_generated_layout_is_written_for_host(ready: Path) -> None:
+    env = (ready / ".env").read_text().replace("WORKER_LAYOUT=gpu", "WORKER_LAYOUT=generated")
+    (ready / ".env").write_text(env)
+    assert stack_env.write_env(ready, HOST)[:2] == ["compose/stack.generated.yaml", "the sizes of 1 worker into .env:"]
 
 
-def test_generated_files_follow_settings_at_start(root: Path) -> None:
-    stack_env.write_env(root, HOST)
-    assert generated.write(root, StackSettings.load(root / ".env"), HOST) == []
-    half = generated.write(root, StackSettings.load(root / ".env"), HOST, "tracking")
+def test_generated_files_follow_settings_at_start(ready: Path) -> None:
+    assert generated.write(ready, loaded(ready), HOST) == []
+    half = generated.write(ready, loaded(ready), HOST, "tracking")
     assert half == ["compose/stack.generated.yaml", "docker/prometheus/services.generated.yml"], "Prometheus restarts"
-    with (root / ".env").open("a") as env:
-        env.write("S3_ENDPOINT_URL=https://s3.example.org\n")
-    assert len(generated.write(root, StackSettings.load(root / ".env"), HOST)) == 3
-    assert "minio:9000" not in (root / generated.SCRAPES).read_text() + (root / generated.SITES).read_text()
+    append(ready, "S3_ENDPOINT_URL=https://s3.example.org\n")
+    assert len(generated.write(ready, loaded(ready), HOST)) == 3
+    assert "minio:9000" not in (ready / generated.SCRAPES).read_text() + (ready / generated.SITES).read_text()
     # Containers of other users read them.
-    assert {stat.S_IMODE((root / file).stat().st_mode) for file in (generated.SCRAPES, generated.SITES)} == {0o644}
+    assert {stat.S_IMODE((ready / file).stat().st_mode) for file in (generated.SCRAPES, generated.SITES)} == {0o644}
 
 
 def test_missing_generated_files_are_written_before_a_verb(root: Path) -> None:
@@ -206,23 +208,21 @@ def test_missing_generated_files_are_written_before_a_verb(root: Path) -> None:
     assert (root / generated.FILE).read_text() == before
 
 
-def test_checkout_of_version_without_generated_files_gets_none(root: Path) -> None:
+def test_checkout_of_version_without_generated_files_gets_none(ready: Path) -> None:
     """An upgrade that fails returns to one, and starts it with the program of the new version."""
-    stack_env.write_env(root, HOST)
     for file in (generated.FILE, generated.SCRAPES, generated.SITES):
-        (root / file).unlink()
+        (ready / file).unlink()
     former = {"include": [{"path": ["monitoring.yaml", "monitoring.${ACCELERATOR:-cpu}.yaml"]}, "gateway.yaml"]}
-    (root / "compose/compose.yaml").write_text(yaml.safe_dump(former))
+    (ready / "compose/compose.yaml").write_text(yaml.safe_dump(former))
     exporter = {"services": {"dcgm-exporter": {"image": "exporter", "profiles": ["gpu-metrics"]}}}
-    (root / "compose/monitoring.cuda.yaml").write_text(yaml.safe_dump(exporter))
-    settings = StackSettings.load(root / ".env", accelerator="cuda")
-    assert generated.write(root, settings, HOST) == []
-    assert not (root / generated.FILE).exists()
-    assert "dcgm-exporter" not in declared.services(root)
-    with (root / ".env").open("a") as env:
-        env.write("ACCELERATOR=cuda\n")
-    assert "dcgm-exporter" in declared.services(root)
-    assert "dcgm-exporter" in services.exporters(root)
+    (ready / "compose/monitoring.cuda.yaml").write_text(yaml.safe_dump(exporter))
+    settings = StackSettings.load(ready / ".env", accelerator="cuda")
+    assert generated.write(ready, settings, HOST) == []
+    assert not (ready / generated.FILE).exists()
+    assert "dcgm-exporter" not in declared.services(ready)
+    append(ready, "ACCELERATOR=cuda\n")
+    assert "dcgm-exporter" in declared.services(ready)
+    assert "dcgm-exporter" in services.exporters(ready)
 
 
 def test_every_setting_is_documented_in_env_example() -> None:
@@ -262,12 +262,10 @@ def test_every_setting_is_documented_in_env_example() -> None:
         ("STACK_PREFIX=Ä", "STACK_PREFIX='Ä'"),
     ],
 )
-def test_invalid_setting_error_names_variable_value_and_fix(root: Path, line: str, expected: str) -> None:
-    stack_env.write_env(root, HOST)
-    with (root / ".env").open("a") as env:
-        env.write(line + "\n")
+def test_invalid_setting_error_names_variable_value_and_fix(ready: Path, line: str, expected: str) -> None:
+    append(ready, line + "\n")
     with pytest.raises(SettingsError, match=expected):
-        StackSettings.load(root / ".env")
+        loaded(ready)
 
 
 def test_missing_env_file_error_names_command(tmp_path: Path) -> None:
@@ -275,9 +273,8 @@ def test_missing_env_file_error_names_command(tmp_path: Path) -> None:
         StackSettings.load(tmp_path / ".env")
 
 
-def test_only_starts_one_half_of_stack(root: Path) -> None:
-    stack_env.write_env(root, HOST)
-    settings = StackSettings.load(root / ".env")
+def test_only_starts_one_half_of_stack(ready: Path) -> None:
+    settings = loaded(ready)
     tracking, ray = (services.start_variables(settings, half) for half in ("tracking", "ray"))
     assert "ray" not in tracking["COMPOSE_PROFILES"].split(",")
     assert tracking["JOBS_ADDRESS"] == ""
@@ -287,9 +284,8 @@ def test_only_starts_one_half_of_stack(root: Path) -> None:
         services.start_variables(settings, "grafana")
 
 
-def test_ssh_command_forwards_every_page(root: Path) -> None:
-    stack_env.write_env(root, HOST)
-    pages = services.pages(root)
+def test_ssh_command_forwards_every_page(ready: Path) -> None:
+    pages = services.pages(ready)
     line = services.ssh_line(pages, "ana@gpu-host")
     assert line.endswith(" ana@gpu-host")
     assert all(f"-L {page.port}:127.0.0.1:{page.port}" in line for page in pages)
@@ -301,9 +297,8 @@ def test_full_disk_error_names_needed_space(tmp_path: Path) -> None:
     assert list(doctor._disk_problems(tmp_path, 0)) == []
 
 
-def test_network_of_another_stack_is_reported(root: Path) -> None:
-    stack_env.write_env(root, HOST)
-    settings = StackSettings.load(root / ".env")
+def test_network_of_another_stack_is_reported(ready: Path) -> None:
+    settings = loaded(ready)
     mine, other, office = (ipaddress.ip_network(text) for text in ("10.213.76.0/24", "10.213.0.0/16", "172.17.0.0/16"))
     assert list(doctor._network_problems(settings, {"mlplatform_cluster": [mine], "bridge": [office]})) == []
     (problem,) = doctor._network_problems(settings, {"vpn": [office, other]})
@@ -408,15 +403,11 @@ def test_password_of_a_new_service_needs_no_list(root: Path) -> None:
         file.write("secrets:\n  wiki_password: {file: ../secrets/wiki_password}\n")
     assert "secrets/wiki_password" in stack_env.write_env(root, HOST)
     assert len((root / "secrets/wiki_password").read_text()) >= 32
-    (finding,) = [found for found in _missing_secrets(root) if "wiki" in found.problem]
+    (root / "secrets/wiki_password").unlink()
+    (finding,) = [found for found in start.secret_files(Place(root)) if "wiki" in found.problem]
     assert finding.repair
     finding.repair()
     assert (root / "secrets/wiki_password").stat().st_size
-
-
-def _missing_secrets(root: Path) -> list[Finding]:
-    (root / "secrets/wiki_password").unlink()
-    return list(start.secret_files(Place(root)))
 
 
 def test_each_secret_with_a_format_is_mounted() -> None:
@@ -439,18 +430,17 @@ def test_each_image_of_others_has_a_setting(shipped: dict[str, declared.Service]
 
 @pytest.mark.parametrize("only", ["", "tracking"])
 def test_only_images_of_started_services_are_required(
-    root: Path, program: Callable[[str, str], Path], only: str
+    ready: Path, program: Callable[[str, str], Path], only: str
 ) -> None:
-    stack_env.write_env(root, HOST)
     found = {"postgres": {"image": "postgres:17"}, "ray-head": {"image": "mlplatform-ray:1"}}
     found |= {name: {"image": f"mlplatform-{name}:1"} for name in ("minio", "platform")}
     script = f"""case "$*" in
   *"image inspect "*mlplatform-platform:1) echo sha256:1 ;;
-  *" config "*) echo "$COMPOSE_PROFILES" >{root}/profiles; echo '{json.dumps({"services": found})}' ;;
+  *" config "*) echo "$COMPOSE_PROFILES" >{ready}/profiles; echo '{json.dumps({"services": found})}' ;;
 esac"""
     program("docker", script)
-    assert images.missing_builds(images.configured(root, only)) == ["mlplatform-minio:1", "mlplatform-ray:1"]
-    assert ("ray" in (root / "profiles").read_text().strip().split(",")) == (not only)
+    assert images.missing_builds(images.configured(ready, only)) == ["mlplatform-minio:1", "mlplatform-ray:1"]
+    assert ("ray" in (ready / "profiles").read_text().strip().split(",")) == (not only)
 
 
 def test_unpullable_image_error_names_setting_and_workaround() -> None:
@@ -465,30 +455,25 @@ def test_unpullable_image_error_names_setting_and_workaround() -> None:
     assert problem.endswith("set POSTGRES_IMAGE in .env to one that this host reaches.")
 
 
-def test_start_with_backup_target_adds_timer(root: Path, tmp_path: Path) -> None:
-    stack_env.write_env(root, HOST)
-    settings = StackSettings.load(root / ".env")
+def test_start_with_backup_target_adds_timer(ready: Path, tmp_path: Path) -> None:
+    settings = loaded(ready)
     assert "backup-timer" not in services.profiles_of(settings)
-    assert compose.timer_variables(root, settings) == {}
+    assert compose.timer_variables(ready, settings) == {}
 
     folder = tmp_path / "disk" / "backups"
-    with (root / ".env").open("a") as env:
-        env.write(f"BACKUP_TO={folder}\n")
-    settings = StackSettings.load(root / ".env")
+    append(ready, f"BACKUP_TO={folder}\n")
+    settings = loaded(ready)
     assert all(services.profiles_of(settings, only).count("backup-timer") == 1 for only in ("", "tracking", "ray"))
-    found = compose.timer_variables(root, settings)
+    found = compose.timer_variables(ready, settings)
     assert found["BACKUP_FOLDER"] == str(folder)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    with (root / ".env").open("a") as env:
-        env.write("BACKUP_TO=s3:https://s3.example.org/bucket\n")
-    of_server = compose.timer_variables(root, StackSettings.load(root / ".env"))
+    append(ready, "BACKUP_TO=s3:https://s3.example.org/bucket\n")
+    of_server = compose.timer_variables(ready, loaded(ready))
     assert of_server.keys() == {"SETTINGS_DIGEST"}
     assert of_server["SETTINGS_DIGEST"] != found["SETTINGS_DIGEST"], "the timer would keep the former settings"
 
 
-def test_impossible_backup_folder_error_names_setting(root: Path) -> None:
-    stack_env.write_env(root, HOST)
-    with (root / ".env").open("a") as env:
-        env.write("BACKUP_TO=.env/backups\n")
+def test_impossible_backup_folder_error_names_setting(ready: Path) -> None:
+    append(ready, "BACKUP_TO=.env/backups\n")
     with pytest.raises(HostError, match=r"The folder .*/backups .* cannot be made \(.*BACKUP_TO in \.env"):
-        compose.timer_variables(root, StackSettings.load(root / ".env"))
+        compose.timer_variables(ready, loaded(ready))

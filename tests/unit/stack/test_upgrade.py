@@ -3,8 +3,6 @@
 `tests/stack/test_failed_upgrade.py` has the whole command on a running stack.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -38,10 +36,7 @@ class Checkout:
         return subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=True).stdout.strip()
 
     def commit(self, version: str) -> str:
-        for name, text in (
-            ("platform/pyproject.toml", f'[project]\nversion = "{version}"\n'),
-            ("extra.txt", ""),
-        ):
+        for name, text in (("platform/pyproject.toml", f'[project]\nversion = "{version}"\n'), ("extra.txt", "")):
             (self.root / name).parent.mkdir(exist_ok=True)
             (self.root / name).write_text(text)
         self.git("add", "--all")

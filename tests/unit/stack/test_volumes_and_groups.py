@@ -1,7 +1,5 @@
 """Volumes, groups and pins that the guides rely on, read from the compose files without Docker."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess
@@ -31,9 +29,7 @@ SHARED, OF_PERSON = (COMPOSE / "notebook.yaml").read_text(), notebooks.render("r
 
 
 @pytest.mark.parametrize(
-    ("text", "work"),
-    [(SHARED, "/home/jovyan/work"), (OF_PERSON, notebooks.HOME)],
-    ids=["shared", "of a person"],
+    ("text", "work"), [(SHARED, "/home/jovyan/work"), (OF_PERSON, notebooks.HOME)], ids=["shared", "of a person"]
 )
 def test_notebook_keeps_work_on_named_volume(text: str, work: str) -> None:
     described = yaml.safe_load(text)
@@ -54,13 +50,8 @@ def test_every_container_with_amd_gpu_has_its_groups(tmp_path: Path, layout: str
     joined = declared.inherited(COMPOSE / "accelerator.rocm.yaml", "worker-of-host", {})
     services["ray-worker of a joined host"] = joined
     with_gpu = {name: made for name, made in services.items() if "/dev/kfd" in made.get("devices", [])}
-    assert {
-        "ray-worker-0",
-        "amd-exporter",
-        "notebook",
-        "notebook-alice",
-        "ray-worker of a joined host",
-    } <= with_gpu.keys()
+    others = {"amd-exporter", "notebook", "notebook-alice", "ray-worker of a joined host"}
+    assert {"ray-worker-0", *others} <= with_gpu.keys()
     for name, made in with_gpu.items():
         groups = made.get("group_add", [])
         assert "video" in groups, name

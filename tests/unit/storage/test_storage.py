@@ -1,10 +1,10 @@
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import boto3
 import pytest
+from command_line import Serve
 
 from mlplatform.errors import AccessError, SettingsError, StorageError, UnreachableError
 from mlplatform.storage import addresses, objects, s3, upload
@@ -70,7 +70,7 @@ def test_files_are_listed_recursively(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("s3_key")
 def test_checkpoint_upload_follows_linked_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Serve
 ) -> None:
     sent: list[str] = []
     monkeypatch.setenv("AWS_ENDPOINT_URL", serve(lambda method, path: (200, sent.append(path) or "")))
@@ -101,7 +101,7 @@ def test_unreachable_server_is_named(monkeypatch: pytest.MonkeyPatch, closed_por
     ],
 )
 def test_server_rejection_gives_one_sentence_error(
-    status: int, code: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch, serve: Callable[..., str]
+    status: int, code: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch, serve: Serve
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", serve(lambda method, path: (status, REFUSAL.format(code=code))))
     with pytest.raises(kind) as error:
@@ -113,9 +113,7 @@ def test_server_rejection_gives_one_sentence_error(
 
 @pytest.mark.usefixtures("s3_key")
 @pytest.mark.parametrize("code", ["VersioningNotConfigured", "NotImplemented", "MethodNotAllowed"])
-def test_server_without_versions_has_no_former_ones(
-    code: str, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., str]
-) -> None:
+def test_server_without_versions_has_no_former_ones(code: str, monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", serve(lambda method, path: (501, REFUSAL.format(code=code))))
     assert S3Store("s3://ray").former() == []
 
@@ -161,9 +159,7 @@ def test_missing_profile_is_not_blamed_on_the_server(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.usefixtures("s3_key")
-def test_concurrent_threads_share_one_connection(
-    serve: Callable[[Callable[[str, str], tuple[int, str]]], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_threads_share_one_connection(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", serve(lambda method, path: (200, "")))
     made = []
     connect = boto3.session.Session.client

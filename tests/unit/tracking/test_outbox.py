@@ -52,9 +52,7 @@ def test_items_queued_during_outage_arrive_exactly_once() -> None:
     assert shelf.items == [1, 2]
 
 
-def test_close_during_outage_times_out_and_counts_losses(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_close_during_outage_times_out_and_counts_losses(caplog: pytest.LogCaptureFixture) -> None:
     box = Outbox(Shelf(absences=10**9))
     box.put([1, 2])
     box.put([3])

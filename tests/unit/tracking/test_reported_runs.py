@@ -1,12 +1,12 @@
 """Reports of runs to the gateway: repeated while it is unavailable, and never waited for."""
 
-from __future__ import annotations
-
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
+from command_line import Serve
+from waiting import wait_for
 
 from mlplatform.settings import job
 from mlplatform.tracking import outbox, reported_runs
@@ -31,16 +31,7 @@ def in_job(monkeypatch: pytest.MonkeyPatch, gateway: str, token: str = TOKEN) ->
     reported_runs._outbox.cache_clear()
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + BOUND_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def test_report_is_repeated_until_the_gateway_answers(
-    monkeypatch: pytest.MonkeyPatch, serve: Callable[..., str]
-) -> None:
+def test_report_is_repeated_until_the_gateway_answers(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
     asked: list[str] = []
 
     def answer(method: str, path: str) -> tuple[int, str]:
@@ -51,11 +42,11 @@ def test_report_is_repeated_until_the_gateway_answers(
     reported_runs.report(RUN)
     reported_runs.report(OTHER, own=True)
     first, second = (f"PUT /platform/attempt/runs/{RUN}?own=0", f"PUT /platform/attempt/runs/{OTHER}?own=1")
-    wait_for(lambda: second in asked)
+    wait_for(lambda: second in asked, "the second report", BOUND_S)
     assert asked[:3] == [first] * 3
 
 
-def test_report_does_not_wait_for_a_silent_gateway(monkeypatch: pytest.MonkeyPatch, serve: Callable[..., str]) -> None:
+def test_report_does_not_wait_for_a_silent_gateway(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
     go, asked = threading.Event(), []
 
     def answer(method: str, path: str) -> tuple[int, str]:
@@ -69,11 +60,11 @@ def test_report_does_not_wait_for_a_silent_gateway(monkeypatch: pytest.MonkeyPat
         reported_runs.report(RUN)
     assert time.monotonic() - began < 1
     go.set()
-    wait_for(lambda: len(asked) == 100)
+    wait_for(lambda: len(asked) == 100, "all reports", BOUND_S)
 
 
 def test_refused_report_is_dropped_with_the_reason(
-    monkeypatch: pytest.MonkeyPatch, serve: Callable[..., str], caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[str] = []
 
@@ -84,12 +75,12 @@ def test_refused_report_is_dropped_with_the_reason(
     in_job(monkeypatch, serve(answer))
     reported_runs.report(RUN)
     reported_runs.report(OTHER)
-    wait_for(lambda: any(OTHER in path for path in asked))
+    wait_for(lambda: any(OTHER in path for path in asked), "the other report", BOUND_S)
     assert [path for path in asked if RUN in path] == asked[:1]
     assert f"The gateway does not record the run {RUN}" in caplog.text
 
 
-def test_process_outside_of_jobs_reports_nothing(monkeypatch: pytest.MonkeyPatch, serve: Callable[..., str]) -> None:
+def test_process_outside_of_jobs_reports_nothing(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
     in_job(monkeypatch, serve(lambda method, path: (200, "{}")), token="")
     reported_runs.report(RUN)
     assert reported_runs._outbox.cache_info().currsize == 0

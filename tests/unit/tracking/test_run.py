@@ -1,10 +1,10 @@
 import signal
 import socket
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import Serve
 
 from mlplatform.errors import AccessError, UnreachableError
 from mlplatform.settings.environment import changed_environment, environment
@@ -53,7 +53,7 @@ def test_unreachable_server_is_named_at_once(closed_port: int) -> None:
         server.check(address)
 
 
-def test_late_answer_is_awaited_for_its_own_time(serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_answer_is_awaited_for_its_own_time(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     hanging = threading.Event()
 
     def answer(method: str, path: str) -> tuple[int, str]:
@@ -70,17 +70,13 @@ def test_late_answer_is_awaited_for_its_own_time(serve: Callable[..., str], monk
 
 
 @pytest.mark.parametrize(("status", "kind"), [(401, AccessError), (403, AccessError), (404, UnreachableError)])
-def test_rejection_is_distinguished_from_wrong_address(
-    status: int, kind: type[Exception], serve: Callable[..., str]
-) -> None:
+def test_rejection_is_distinguished_from_wrong_address(status: int, kind: type[Exception], serve: Serve) -> None:
     address = serve(lambda method, path: (status, "no"))
     with pytest.raises(kind, match=str(status)):
         server.check(address)
 
 
-def test_probe_accepts_server_with_plugin_authentication(
-    serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_probe_accepts_server_with_plugin_authentication(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_AUTH", "company-sso")
     server.check(serve(lambda method, path: (401, "no")))
 

@@ -1,7 +1,5 @@
 """Recognition of the process that a job's command starts, whose trainings are counted."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

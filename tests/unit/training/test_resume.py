@@ -1,7 +1,5 @@
 """The path from which a training resumes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

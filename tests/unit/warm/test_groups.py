@@ -1,7 +1,5 @@
 """Signals to the process group, or to the descendants, of what started a program, warm and cold."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -57,7 +55,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
 
 
 @pytest.fixture(params=["warm", "cold"])
-def start(request: pytest.FixtureRequest, warm: Warm, tmp_path: Path) -> Iterator[Start]:
+def start(request: pytest.FixtureRequest, warm: Warm, tmp_path: Path) -> Iterator["Start"]:
     """Start programs, each in a process group of its own."""
     starter = Start(warm, request.param == "warm", tmp_path)
     yield starter

@@ -1,7 +1,5 @@
 """Templates, clients and programs are killed at random moments: no other program is lost, and nothing remains."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import random
@@ -198,8 +196,7 @@ def ends() -> int:
 
 
 @pytest.mark.parametrize(
-    "seed",
-    [*range(ROUNDS), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(ROUNDS, MANY_ROUNDS))],
+    "seed", [*range(ROUNDS), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(ROUNDS, MANY_ROUNDS))]
 )
 def test_kills_lose_no_other_program(seed: int, ends: int, family: Family, tmp_path: Path) -> None:
     warm = start_template(tmp_path / "sockets")

@@ -1,7 +1,5 @@
 """Programs that start warm end like others, and templates leave nothing behind."""
 
-from __future__ import annotations
-
 import ctypes
 import inspect
 import os
@@ -21,6 +19,7 @@ from warm import ROOT, Warm, is_running, start_template
 
 from mlplatform_warm import client
 
+PIPES = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
 PR_CAPBSET_DROP = 24
 CAPABILITIES = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38}
 """Each lets root read the memory of processes that are closed to their own user."""
@@ -55,13 +54,7 @@ def warm(tmp_path: Path) -> Iterator[Warm]:
 
 
 def start(warm: Warm, code: str, **variables: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        warm.command(["-c", code]),
-        env=warm.environment(variables),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    return subprocess.Popen(warm.command(["-c", code]), env=warm.environment(variables), text=True, **PIPES)
 
 
 def pids(process: subprocess.Popen[str]) -> list[int]:
@@ -195,13 +188,8 @@ def start_worker(warm: Warm, job: str, title: str) -> subprocess.Popen[str]:
         f"import sys, os; sys.path.insert(0, {ROOT!r}); from mlplatform_warm import client; "
         f"client.run(['-c', {program!r}], dict(os.environ), {client.job_template(environment)!r})"
     )
-    return subprocess.Popen(
-        [sys.executable, "-IS", "-c", code],
-        env={**environment, "TITLE": title},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-IS", "-c", code]
+    return subprocess.Popen(command, env={**environment, "TITLE": title}, text=True, **PIPES)
 
 
 def template_of(warm: Warm, job: str) -> Path:
@@ -300,14 +288,8 @@ warm.kill()
 def checked(code: str) -> str:
     """Run code in a process of its own, because this one has the threads of other tests; return the last error."""
     script = f"from pathlib import Path\nfrom mlplatform_warm.template import check_forkable\n{code}"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": ROOT},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command, env = [sys.executable, "-c", script], {**os.environ, "PYTHONPATH": ROOT}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     return done.stderr.strip().rpartition("\n")[2]
 
 

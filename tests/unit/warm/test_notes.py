@@ -1,7 +1,5 @@
 """The log of starts: one line per start, of bounded size, and never a reason for a program to fail."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -78,9 +76,8 @@ def test_program_with_warm_start_off_is_noted(tmp_path: Path) -> None:
     log = tmp_path / "starts.jsonl"
     program = ["-c", "print('ran')"]
     assert cold(tmp_path, program, subprocess.STDOUT, **{notes.REASON: str(log)}) == "ran\n"
-    assert [(line["job"], line["role"], line["cold"]) for line in lines(log)] == [
-        ("mine", "driver", "warm start is off")
-    ]
+    (line,) = lines(log)
+    assert (line["job"], line["role"], line["cold"]) == ("mine", "driver", "warm start is off")
 
 
 def entry_point(tmp_path: Path, errors: str, words: list[str]) -> str:
@@ -112,12 +109,9 @@ def test_worker_with_its_own_python_is_noted(tmp_path: Path) -> None:
     log = tmp_path / "starts.jsonl"
     context = {"env_vars": OF_JOB, "py_executable": "env python3"}
     words = ["-c", "--language=PYTHON", f"{ray_setup_worker.CONTEXT}{json.dumps(context)}", "print('ran')"]
-    done = subprocess.run(
-        [sys.executable, ray_setup_worker.__file__, *words],
-        env={**os.environ, notes.REASON: str(log), "RAY_JOB_ID": "02000000"},
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, ray_setup_worker.__file__, *words]
+    env = {**os.environ, notes.REASON: str(log), "RAY_JOB_ID": "02000000"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.stdout == "ran\n", done.stderr
     (line,) = lines(log)
     assert (line["job"], line["attempt"], line["role"]) == ("mine", "2", "worker")

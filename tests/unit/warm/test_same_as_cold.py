@@ -1,7 +1,5 @@
 """Programs behave the same whether they start warm or cold."""
 
-from __future__ import annotations
-
 import os
 import py_compile
 import random
@@ -321,10 +319,7 @@ def random_program(rng: random.Random) -> str:
 
 @pytest.mark.parametrize(
     "seed",
-    [
-        *range(PROGRAMS),
-        *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(PROGRAMS, MANY_PROGRAMS)),
-    ],
+    [*range(PROGRAMS), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(PROGRAMS, MANY_PROGRAMS))],
 )
 def test_random_program_behaves_the_same(seed: int, warm: Warm, tmp_path: Path) -> None:
     rng = random.Random(seed)  # noqa: S311 - reproducible

@@ -1,7 +1,5 @@
 """Packages that change while a template runs, and templates that answer late, or anything."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -184,15 +182,8 @@ def message(content: object) -> bytes:
         client.FORKED + struct.pack("!I", 100) + b"too short",
         client.FORKED + struct.pack("!I", 4) + b"\xff\xfe\x00{",
         client.FORKED + struct.pack("!I", 200_000) + b"[" * 200_000,
-        message(["a", "list"]),
-        message({}),
-        message({"pid": None}),
-        message({"pid": "12"}),
-        message({"pid": 0}),
-        message({"pid": -1}),
-        message({"pid": 10**30}),
-        message({"pid": 2**22 + 1}),
-        message({"cold": {"reason": ["nested"]}}),
+        *map(message, (["a", "list"], {}, {"cold": {"reason": ["nested"]}})),
+        *(message({"pid": pid}) for pid in (None, "12", 0, -1, 10**30, 2**22 + 1)),
     ],
     ids=lambda answer: repr(answer[:30]),
 )

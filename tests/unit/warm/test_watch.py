@@ -1,7 +1,5 @@
 """Watches on folders, and the look at files that they replace."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

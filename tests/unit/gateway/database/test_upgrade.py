@@ -1,7 +1,5 @@
 """Upgrade of the gateway's database: rows are kept, and databases of unknown versions are refused and not changed."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sqlite3

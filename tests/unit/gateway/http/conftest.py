@@ -1,7 +1,5 @@
 """A stand-in for the Ray head with a gateway in front of it, and a client of a whole gateway."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import httpx

@@ -1,7 +1,5 @@
 """People and teams at a gateway, added and logged in over HTTP as administrators and people do it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Run as a program, this module is the stand-in.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import hashlib
@@ -52,15 +50,10 @@ async def echo(request: Request) -> Response:
     async for part in request.stream():
         digest.update(part)
         size += len(part)
-    return JSONResponse(
-        {
-            "method": request.method,
-            "target": request.scope["raw_path"].decode() + "?" + request.scope["query_string"].decode(),
-            "headers": [[name.decode(), value.decode()] for name, value in request.headers.raw],
-            "size": size,
-            "digest": digest.hexdigest(),
-        }
-    )
+    target = request.scope["raw_path"].decode() + "?" + request.scope["query_string"].decode()
+    headers = [[name.decode(), value.decode()] for name, value in request.headers.raw]
+    body = {"size": size, "digest": digest.hexdigest()}
+    return JSONResponse({"method": request.method, "target": target, "headers": headers, **body})
 
 
 async def big(request: Request) -> Response:

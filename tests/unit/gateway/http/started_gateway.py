@@ -1,7 +1,5 @@
 """The whole gateway on SQLite and folders, without a Ray head."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager

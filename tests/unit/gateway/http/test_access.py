@@ -1,7 +1,5 @@
 """Every route of the gateway, and who may use it: each combination is sent to the whole gateway."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Requests that reach the Ray head: those that Ray's dashboard and command line make to read, and no others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import httpx

@@ -1,7 +1,5 @@
 """Attempts of jobs at the gateway: they submit, read and stop for their owner, and report runs."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -101,10 +99,8 @@ def test_attempt_of_lead_or_administrator_has_no_more_rights(platform: Platform)
 def test_attempt_submits_only_for_the_team_of_its_job(platform: Platform, hers: httpx.Client) -> None:
     platform.shared.post("/platform/people", json={"name": "alice", "team": "audio"})
     other = submit(hers, "child", metadata={"team": "audio"})
-    assert (other.status_code, other.text) == (
-        403,
-        "Job hers is of team vision, and so is every job that it submits; remove team 'audio'.",
-    )
+    sentence = "Job hers is of team vision, and so is every job that it submits; remove team 'audio'."
+    assert (other.status_code, other.text) == (403, sentence)
     platform.shared.delete("/platform/people/alice", params={"team": "vision"})
     assert submit(hers, "child").text.startswith("You may not submit jobs for team 'vision'")
 
@@ -127,10 +123,8 @@ def test_run_belongs_to_the_job_that_has_reported_it_first(platform: Platform, h
     assert hers.put(f"/platform/attempt/runs/{RUN}").status_code == 200
     with platform.attempt("bob", "his") as his:
         refused = his.put(f"/platform/attempt/runs/{RUN}", params={"own": "1"})
-    assert (refused.status_code, refused.text) == (
-        403,
-        f"Run {RUN} belongs to another job, so job his cannot report it.",
-    )
+    sentence = f"Run {RUN} belongs to another job, so job his cannot report it."
+    assert (refused.status_code, refused.text) == (403, sentence)
     assert platform.runs("hers") == [(RUN, 1, False)]
 
 

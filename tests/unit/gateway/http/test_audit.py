@@ -1,7 +1,5 @@
 """The audit log over HTTP: which requests are recorded, as whose, and how the log is read."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import time
@@ -27,8 +25,7 @@ SCOPE = {"type": "http", "method": "GET", "path": "/api/jobs/", "client": ("10.0
 def entries(client: httpx.Client, **window: Any) -> list[dict[str, Any]]:
     answer = client.get("/platform/audit", params=window)
     assert answer.status_code == 200, answer.text
-    found: list[dict[str, Any]] = answer.json()["entries"]
-    return found
+    return answer.json()["entries"]
 
 
 def actions(client: httpx.Client) -> list[tuple[str, str, str]]:
@@ -75,9 +72,7 @@ def test_log_in_and_log_out_of_session_are_recorded(client: httpx.Client) -> Non
         assert session.post(LOGOUT).status_code == 303
         session.cookies.set(COOKIE, "unknown")
         assert session.post(LOGOUT).status_code == 303
-    assert actions(client) == [
-        *(("token", "log-in", "session"), ("session", "log-out", "session")),
-    ]
+    assert actions(client) == [*(("token", "log-in", "session"), ("session", "log-out", "session"))]
     opened, closed = entries(client)[1:]
     assert opened["object"] == closed["object"] != "session"
     assert secret not in str(entries(client))

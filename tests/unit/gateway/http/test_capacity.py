@@ -1,14 +1,13 @@
 """Capacity checks: the whole gateway over SQLite and a folder, in front of listings of Ray 2.60, and the client."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from command_line import Serve
 from described import schemas
 from listing_head import UNIT, ListingHead
 from started_gateway import StartedGateway
@@ -20,8 +19,6 @@ from mlplatform.errors import CapacityError, JobError, UnreachableError
 from mlplatform.settings.job import Settings
 
 LISTINGS: dict[str, Any] = json.loads((UNIT / "ray_listings.json").read_text())
-
-Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """The generated description: it has every route with its errors, and answers have the fields that it names."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import httpx
@@ -12,8 +10,7 @@ from mlplatform_gateway.queue.planner import queue
 
 
 def operation(method: str, path: str) -> dict[str, Any]:
-    found: dict[str, Any] = description()["paths"][path][method]
-    return found
+    return description()["paths"][path][method]
 
 
 def test_gateway_serves_its_description(client: httpx.Client) -> None:

@@ -1,7 +1,5 @@
 """Full disks: new jobs are rejected with one sentence, and accepted again once there is room."""
 
-from __future__ import annotations
-
 import html
 import os
 from pathlib import Path

@@ -1,17 +1,16 @@
 """The front page: login, what it shows of jobs, nodes and services, its updates, and its links to MLflow."""
 
-from __future__ import annotations
-
 import asyncio
 import html
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import httpx
 import pytest
+from command_line import Serve
 from listing_head import RECORDED, ListingHead
 from peopled import as_person, populate, submit
 from ray_head import BOUND_S, NO_TLS, TOKEN
@@ -32,8 +31,6 @@ from mlplatform_gateway.queue.planner.queue import Preempt
 from mlplatform_gateway.ray.listings import Holding
 
 WHY = "Team <vision> takes back 1 GPU of its share of 2 GPUs for owed (alice)."
-
-Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
 
 BROWSER = {"User-Agent": "Mozilla/5.0", "Accept": "text/html,*/*"}
 

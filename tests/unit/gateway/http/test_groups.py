@@ -1,7 +1,5 @@
 """Options of submissions that order jobs: groups with a limit, caps and classes."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Headers of responses, with the policies of the pages; and address and scheme of a client behind the reverse proxy."""
 
-from __future__ import annotations
-
 import httpx
 import pytest
 from ray_head import NO_TLS, Head
@@ -44,8 +42,7 @@ async def seen(proxy: str, client: str, headers: dict[str, str]) -> dict[str, st
     transport = httpx.ASGITransport(app, client=(client, 1))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as caller:
         answer = await caller.get("/", headers=headers)
-    found: dict[str, str] = answer.json()
-    return found
+    return answer.json()
 
 
 @pytest.mark.anyio

@@ -1,7 +1,5 @@
 """Time limits of jobs over HTTP: from the command line, from Ray's clients, and from the team."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import httpx
@@ -17,8 +15,7 @@ from mlplatform.settings.job import Settings
 def limit_of(client: httpx.Client, job_id: str) -> float | None:
     answer = client.get(f"/platform/jobs/{job_id}")
     assert answer.status_code == 200, answer.text
-    limit: float | None = answer.json()["limit_s"]
-    return limit
+    return answer.json()["limit_s"]
 
 
 def test_shared_token_sets_no_limit_by_default(client: httpx.Client) -> None:

@@ -1,7 +1,5 @@
 """Metrics of the gateway, for Prometheus only."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from pathlib import Path
@@ -39,10 +37,7 @@ def test_starts_in_logs_of_drivers_are_published(started: StartedGateway) -> Non
     assert answer.status_code == 200
     assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
     samples = [text for text in answer.text.splitlines() if text.startswith("mlplatform_starts_total")]
-    assert sorted(samples) == [
-        'mlplatform_starts_total{warm="false"} 1.0',
-        'mlplatform_starts_total{warm="true"} 2.0',
-    ]
+    assert sorted(samples) == ['mlplatform_starts_total{warm="false"} 1.0', 'mlplatform_starts_total{warm="true"} 2.0']
     assert "because" not in answer.text
 
 
@@ -136,11 +131,8 @@ def test_missing_password_of_prometheus_is_named(started: StartedGateway) -> Non
 def test_times_of_backups_are_published(started: StartedGateway, tmp_path: Path) -> None:
     def published() -> list[str]:
         with started.running() as client:
-            return [
-                line
-                for line in scrape(client, PROMETHEUS_PASSWORD).text.splitlines()
-                if "_backup_" in line and "#" not in line
-            ]
+            lines = scrape(client, PROMETHEUS_PASSWORD).text.splitlines()
+        return [line for line in lines if "_backup_" in line and "#" not in line]
 
     names = ("success_timestamp", "timer_timestamp", "interval")
     assert published() == [f"mlplatform_backup_{name}_seconds 0.0" for name in names]

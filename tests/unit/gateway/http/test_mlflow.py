@@ -1,7 +1,5 @@
 """MLflow and a whole gateway: people's accounts there, changes that it reports, and digests of models."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,13 +104,8 @@ def test_password_outlives_the_key_until_the_next_log_in(started: StartedGateway
 
 
 def test_reported_change_is_in_audit_log_and_digests_follow(started: StartedGateway, mlflow: StandInMlflow) -> None:
-    change = {
-        "account": "ada",
-        "address": "10.0.0.9",
-        "method": "POST",
-        "path": "/api/2.0/mlflow/model-versions/create",
-        "values": {"name": "net"},
-    }
+    change: dict[str, Any] = {"account": "ada", "address": "10.0.0.9", "values": {"name": "net"}}
+    change |= {"method": "POST", "path": "/api/2.0/mlflow/model-versions/create"}
     with started.running() as gateway:
         wait_for(lambda: ("GET", "/api/2.0/mlflow/model-versions/search") in mlflow.requests, "first search")
         source = mlflow.register("net", {"MLmodel": b"flavor"}, created=7)

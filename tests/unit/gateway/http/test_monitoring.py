@@ -1,7 +1,5 @@
 """Queries of Ray's dashboard to Prometheus and Grafana: they need no token, and nothing else is answered."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterator
 
@@ -44,11 +42,7 @@ def test_queries_of_dashboard_reach_prometheus_with_password(gateway: httpx.Clie
 @pytest.mark.parametrize(
     "query",
     [
-        "",
-        "up",
-        "mlplatform_jobs",
-        "vector(1) or up",
-        DATA + " or up",
+        *("", "up", "mlplatform_jobs", "vector(1) or up", DATA + " or up"),
         DATA.replace("ray_data_output_rows", "ray_node_mem_used"),
         DATA.replace("session_2026", "'} or up{a='"),
     ],

@@ -1,7 +1,5 @@
 """People, teams and tokens over HTTP: log-in by a code, whose jobs are whose, and what others see of them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from datetime import UTC, datetime, timedelta
@@ -34,8 +32,7 @@ def token_of(client: httpx.Client) -> str:
 
 
 def job(client: httpx.Client, job_id: str = "hers") -> dict[str, Any]:
-    found: dict[str, Any] = client.get(f"/api/jobs/{job_id}").json()
-    return found
+    return client.get(f"/api/jobs/{job_id}").json()
 
 
 def test_code_is_accepted_once(client: httpx.Client) -> None:
@@ -86,10 +83,8 @@ def test_expired_and_revoked_tokens_are_named(
     ids = {token["owner"]: token["id"] for token in client.get("/platform/tokens").json()["tokens"]}
     assert client.delete(f"/platform/tokens/{ids['alice']}").status_code == 200
     revoked = people["alice"].get("/api/jobs/")
-    assert (revoked.status_code, revoked.text) == (
-        403,
-        "Forbidden: This token of alice was revoked; ask an administrator for a code and run `mlplatform login`.",
-    )
+    sentence = "Forbidden: This token of alice was revoked; ask an administrator for a code and run `mlplatform login`."
+    assert (revoked.status_code, revoked.text) == (403, sentence)
     with Session(started.store.engine) as session, session.begin():
         ended = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
         session.execute(update(TokenRow).where(TokenRow.owner == "bob").values(expires=ended))
@@ -138,15 +133,11 @@ def test_revoked_token_ends_its_sessions(client: httpx.Client, people: dict[str,
 
 
 def test_people_see_and_revoke_their_own_tokens_only(client: httpx.Client, people: dict[str, httpx.Client]) -> None:
-    owners = {name: {token["owner"] for token in found} for name, found in _tokens(people).items()}
-    assert (owners["bob"], owners["ada"]) == ({"bob"}, {"alice", "bob", "lena", "otto", "ada"})
+    for name, owners in (("bob", {"bob"}), ("ada", {"alice", "bob", "lena", "otto", "ada"})):
+        assert {token["owner"] for token in people[name].get("/platform/tokens").json()["tokens"]} == owners
     hers = token_of(people["alice"]).split("_")[1]
     assert people["bob"].delete(f"/platform/tokens/{hers}").status_code == 404
     assert people["alice"].get("/api/jobs/").status_code == 200
-
-
-def _tokens(people: dict[str, httpx.Client]) -> dict[str, list[dict[str, Any]]]:
-    return {name: client.get("/platform/tokens").json()["tokens"] for name, client in people.items()}
 
 
 def test_submission_belongs_to_the_person_and_the_team(
@@ -183,10 +174,7 @@ def test_person_who_has_left_all_teams_submits_nothing(client: httpx.Client, peo
     assert client.delete("/platform/people/otto?team=audio").status_code == 200
     for metadata in ({}, {"team": ""}, {"team": "audio"}):
         answer = submit(people["otto"], "mine-alone", metadata=metadata)
-        assert (answer.status_code, answer.text) == (
-            403,
-            "otto is in no team; ask an administrator to add you to one.",
-        )
+        assert (answer.status_code, answer.text) == (403, "otto is in no team; ask an administrator to add you to one.")
     assert submit(people["ada"], "of-no-team").status_code == 200
 
 
@@ -289,10 +277,8 @@ def test_teams_are_added_and_changed(client: httpx.Client) -> None:
     assert client.post("/platform/people", json={"name": "alice", "team": "a\0"}).status_code == 404
     assert [team["name"] for team in client.get("/platform/teams").json()["teams"]] == ["vision"]
     entry = client.get("/platform/audit").json()["entries"][-1]
-    assert (entry["verb"], entry["object"], entry["before"]["weight"], entry["after"]["weight"]) == (
-        *("set", "team vision"),
-        *(1, 3),
-    )
+    assert (entry["verb"], entry["object"]) == ("set", "team vision")
+    assert (entry["before"]["weight"], entry["after"]["weight"]) == (1, 3)
 
 
 def test_team_in_use_is_removed_with_force_only(client: httpx.Client, people: dict[str, httpx.Client]) -> None:

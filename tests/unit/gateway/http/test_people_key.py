@@ -1,7 +1,5 @@
 """The S3 key of people: who gets it, and when it is replaced."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,8 +44,7 @@ def key_of(client: httpx.Client) -> dict[str, str]:
     answer = client.post(PATH)
     assert answer.status_code == 200, answer.text
     assert answer.headers["cache-control"] == "no-store"
-    found: dict[str, str] = answer.json()
-    return found
+    return answer.json()
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Reverse proxy: requests and responses are forwarded unchanged."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json
@@ -9,18 +7,7 @@ import time
 
 import httpx
 import pytest
-from ray_head import (
-    AUTHORIZED,
-    CLUSTER_TOKEN,
-    FLOOD,
-    MEBIBYTE,
-    NO_TLS,
-    TOKEN,
-    Head,
-    gateway_to,
-    raw,
-    served,
-)
+from ray_head import AUTHORIZED, CLUSTER_TOKEN, FLOOD, MEBIBYTE, NO_TLS, TOKEN, Head, gateway_to, raw, served
 from waiting import wait_for
 
 BIG = 50

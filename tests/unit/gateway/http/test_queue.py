@@ -1,7 +1,5 @@
 """The queue over HTTP: every waiting job with its place and the reasons, for everybody."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Resuming a job over HTTP, from the command line and from Python, and who may do it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Listing and removal of old data over HTTP, for `make prune`."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,7 +1,5 @@
 """Requests that last when their token is revoked: followed logs over HTTP, and WebSockets."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 
@@ -12,6 +10,7 @@ from ray_head import BOUND_S, NO_TLS, Head, served, talk, talking
 from sqlalchemy import Engine
 from starlette.routing import Mount, WebSocketRoute
 from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection
 
 from mlplatform_gateway.audit.store import PLATFORM
 from mlplatform_gateway.http.application import application
@@ -49,6 +48,14 @@ def revoke(engine: Engine, token: str) -> None:
     asyncio.run(Tokens(engine).revoke(token.split("_")[1], PLATFORM))
 
 
+def closed(socket: ClientConnection) -> str:
+    """The reason with which the gateway closes a WebSocket, for the rights that have ended."""
+    with pytest.raises(ConnectionClosed):
+        socket.recv(BOUND_S)
+    assert socket.close_code == 1008
+    return socket.close_reason or ""
+
+
 def test_stream_ends_without_looking_complete(gateway: str, engine: Engine, token: str) -> None:
     with (
         as_person(httpx.Client(base_url=gateway), token) as client,
@@ -65,10 +72,7 @@ def test_websocket_is_closed_with_the_reason(gateway: str, engine: Engine, token
     with talking(gateway, additional_headers={"Authorization": f"Bearer {token}"}) as socket:
         assert socket.recv(BOUND_S)
         revoke(engine, token)
-        with pytest.raises(ConnectionClosed):
-            socket.recv(BOUND_S)
-        assert socket.close_code == 1008
-        assert "This token of ada was revoked" in (socket.close_reason or "")
+        assert "This token of ada was revoked" in closed(socket)
 
 
 def test_request_of_changed_rights_ends(gateway: str, engine: Engine, token: str) -> None:
@@ -76,9 +80,7 @@ def test_request_of_changed_rights_ends(gateway: str, engine: Engine, token: str
         assert socket.recv(BOUND_S)
         asyncio.run(People(engine).add_team("vision", {}, PLATFORM))
         asyncio.run(People(engine).add("ada", PLATFORM, team="vision"))
-        with pytest.raises(ConnectionClosed):
-            socket.recv(BOUND_S)
-        assert "rights of ada have changed" in (socket.close_reason or "")
+        assert "rights of ada have changed" in closed(socket)
 
 
 def test_request_of_a_session_ends_with_the_log_out(gateway: str, token: str) -> None:
@@ -88,9 +90,7 @@ def test_request_of_a_session_ends_with_the_log_out(gateway: str, token: str) ->
         assert socket.recv(BOUND_S)
         with httpx.Client(base_url=gateway, cookies={COOKIE: session}, timeout=BOUND_S) as browser:
             assert browser.post(LOGOUT).status_code == 303
-        with pytest.raises(ConnectionClosed):
-            socket.recv(BOUND_S)
-        assert "session of ada has ended" in (socket.close_reason or "")
+        assert "session of ada has ended" in closed(socket)
 
 
 @pytest.mark.parametrize("logged_in", [False, True], ids=["token", "session"])
@@ -101,9 +101,7 @@ def test_stream_of_the_shared_token_ends_with_its_rotation(gateway: str, shared:
     with talking(gateway, additional_headers=given) as socket:
         assert socket.recv(BOUND_S)
         shared.append("another")
-        with pytest.raises(ConnectionClosed):
-            socket.recv(BOUND_S)
-        assert socket.close_code == 1008
+        closed(socket)
 
 
 def test_request_of_valid_token_lasts(gateway: str, token: str) -> None:

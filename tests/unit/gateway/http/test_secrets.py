@@ -1,7 +1,5 @@
 """Secrets of people: over HTTP, from the command line, and as files of an attempt."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json
@@ -154,10 +152,8 @@ def test_missing_secret_is_not_removed(platform: Platform) -> None:
     platform.alice.put("/platform/secrets/KEY", content=VALUE)
     for name in ("KEY", "a b"):
         refused = platform.bob.delete(f"/platform/secrets/{name}")
-        assert (refused.status_code, refused.text) == (
-            404,
-            f"Secret {name!r} does not exist; `mlplatform secrets list` lists yours.",
-        )
+        sentence = f"Secret {name!r} does not exist; `mlplatform secrets list` lists yours."
+        assert (refused.status_code, refused.text) == (404, sentence)
 
 
 def test_shared_token_has_no_secrets(platform: Platform) -> None:
@@ -217,14 +213,8 @@ def worker(platform: Platform, variables: dict[str, str], script: Path) -> subpr
     context = json.dumps({"env_vars": variables})
     words = [str(script), "--language=PYTHON", f"{ray_setup_worker.CONTEXT}{context}"]
     environment = {**os.environ, secret_folder.GATEWAY: str(platform.administrator.base_url).rstrip("/")}
-    return subprocess.run(
-        [sys.executable, ray_setup_worker.__file__, *words],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=BOUND_S,
-        check=False,
-    )
+    command = [sys.executable, ray_setup_worker.__file__, *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=BOUND_S, check=False)
 
 
 def test_worker_process_finds_files(platform: Platform, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Sessions of browsers: login with the token, expiry, logout, and what the Ray head sees of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Clients that send their request slowly: the headers have a bound in time, answers have none."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import runpy

@@ -1,7 +1,5 @@
 """Reports of the ledger over HTTP: the window, the groups, and requests that are rejected."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator
@@ -30,8 +28,7 @@ def client(started: StartedGateway) -> Iterator[httpx.Client]:
 def usage(client: httpx.Client, **window: Any) -> dict[str, Any]:
     answer = client.get("/platform/usage", params=window)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    return answer.json()
 
 
 def entry(client: httpx.Client, **window: Any) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Addresses for messages over HTTP and from the command line: each person has one of their own."""
 
-from __future__ import annotations
-
 import httpx
 import pytest
 from peopled import as_person, populate, typed

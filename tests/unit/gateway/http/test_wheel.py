@@ -1,7 +1,5 @@
 """The package as a wheel at the gateway, for laptops without a checkout and, at first, without a token."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zipfile

@@ -1,7 +1,5 @@
 """Routes of the gateway without its check of tokens."""
 
-from __future__ import annotations
-
 from fastapi import APIRouter, FastAPI
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send

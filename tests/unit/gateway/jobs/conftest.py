@@ -1,7 +1,5 @@
 """A gateway whose control loop takes short steps."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any

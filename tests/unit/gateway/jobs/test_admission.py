@@ -1,7 +1,5 @@
 """Admission of jobs: feasible ones, on nodes selected by labels, and within the upper limits of waiting jobs."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
@@ -142,12 +140,7 @@ def test_lost_node_makes_jobs_wait_but_accepts_none() -> None:
 
 @pytest.mark.parametrize(
     "entry",
-    [
-        {"memory": 9 << 30},
-        {"resources": {"special": 2}},
-        {"resources": {"unheard-of": 1}},
-        {"num_cpus": 5},
-    ],
+    [{"memory": 9 << 30}, {"resources": {"special": 2}}, {"resources": {"unheard-of": 1}}, {"num_cpus": 5}],
     ids=str,
 )
 def test_infeasible_request_is_rejected(entry: dict[str, Any]) -> None:

@@ -1,7 +1,5 @@
 """Tokens of attempts: each attempt gets one, with its owner's rights on the owner's things."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

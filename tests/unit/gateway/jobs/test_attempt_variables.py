@@ -3,8 +3,6 @@
 Values of secrets never reach Ray, only a folder and a token that ends with the attempt.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Digests of registered models: recorded once per version, after a report or by the search for versions without."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 
@@ -39,15 +37,19 @@ async def record(gateway: Gateway, address: str, source: str, created: int = 1) 
         return await digests.of(source, created)
 
 
+async def recorded(gateway: Gateway, address: str, source: str, created: int = 1) -> ModelDigestRow:
+    found = await record(gateway, address, source, created)
+    assert found is not None, source
+    return found
+
+
 async def test_digest_of_each_file_is_recorded_once(idle: Gateway, mlflow: StandInMlflow, address: str) -> None:
     source = mlflow.register("net", FILES)
-    found = await record(idle, address, source)
-    assert found is not None
+    found = await recorded(idle, address, source)
     assert found.files == DIGESTS
     folder = mlflow.versions[0]["folder"]
     mlflow.files[f"{folder}/data/weights #1.bin"] = b"replaced"
-    again = await record(idle, address, source)
-    assert again is not None
+    again = await recorded(idle, address, source)
     assert (again.files, again.recorded) == (found.files, found.recorded)
 
 
@@ -59,8 +61,7 @@ async def test_checksums_of_registration_are_taken_if_they_name_all_files(
     part = mlflow.register("part", {**FILES, checksums.FILE: checksums.render({"MLmodel": "0" * 64}).encode()})
     broken = mlflow.register("broken", {**FILES, checksums.FILE: b"\xff../x"})
     for source, expected in ((whole, claimed), (part, DIGESTS), (broken, DIGESTS)):
-        found = await record(idle, address, source)
-        assert found is not None, source
+        found = await recorded(idle, address, source)
         assert found.files == expected, source
 
 
@@ -72,8 +73,7 @@ async def test_version_without_files_or_place_here_waits(idle: Gateway, mlflow: 
     assert await record(idle, address, source) is not None
     assert await record(idle, address, empty) is None
     mlflow.files[f"{mlflow.versions[1]['folder']}/MLmodel"] = b"later"
-    found = await record(idle, address, empty)
-    assert found is not None
+    found = await recorded(idle, address, empty)
     assert found.files.keys() == {"MLmodel"}
 
 
@@ -81,14 +81,11 @@ async def test_later_version_of_same_source_has_digests_of_its_own(
     idle: Gateway, mlflow: StandInMlflow, address: str
 ) -> None:
     source = mlflow.register("net", FILES, created=1)
-    first = await record(idle, address, source)
+    first = await recorded(idle, address, source)
     again = {**mlflow.versions[0], "version": "2", "creation_timestamp": 2}
     mlflow.versions.append(again)
     mlflow.files[f"{again['folder']}/MLmodel"] = b"another flavor"
-    second = await record(idle, address, source, created=2)
-    assert first is not None
-    assert second is not None
+    second = await recorded(idle, address, source, created=2)
     assert {path for path in FILES if first.files[path] != second.files[path]} == {"MLmodel"}
-    kept = await record(idle, address, source, created=1)
-    assert kept is not None
+    kept = await recorded(idle, address, source, created=1)
     assert (kept.files, kept.recorded) == (first.files, first.recorded)

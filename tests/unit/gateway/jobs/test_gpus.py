@@ -1,7 +1,5 @@
 """Jobs whose GPUs do nothing, and jobs that use more memory of a GPU than their part, with measured values as given."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """A job that runs on what another team lends is asked to leave, and continues when there is room again."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -46,8 +44,7 @@ async def ask(gateway: Gateway, seconds: float = GRACE_S, claimant: str = "owed"
 
 
 def given(job_id: str) -> dict[str, object]:
-    notice: dict[str, object] = json.loads((Path(settings().storage) / job_id / "notice").read_text())
-    return notice
+    return json.loads((Path(settings().storage) / job_id / "notice").read_text())
 
 
 @pytest.mark.usefixtures("borrower")

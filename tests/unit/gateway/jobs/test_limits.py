@@ -1,7 +1,5 @@
 """A job that has reached its time limit ends when another waits for what it holds, and not before."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 
@@ -58,17 +56,14 @@ async def test_job_at_its_limit_fails_when_another_waits(gateway: Gateway) -> No
     assert sentence in log
 
 
-async def test_job_before_its_limit_stays(gateway: Gateway) -> None:
-    await begun(gateway, LIMIT_S - 600)
-    await add(gateway, "next")
-    rows = await settled(gateway, {"limited"})
-    assert rows["limited"].attempts[0].leave_by is None
-
-
-async def test_job_at_its_limit_runs_on_while_no_job_waits(gateway: Gateway) -> None:
-    await begun(gateway, LIMIT_S + 1)
-    # It fits beside nothing, and no job leaving would help it.
-    await add(gateway, "never", 5.0)
+@pytest.mark.parametrize(
+    ("age", "cpus"),
+    [(LIMIT_S - 600, 4.0), (LIMIT_S + 1, 5.0)],
+    ids=["before its limit", "while only a job waits that fits beside nothing"],
+)
+async def test_job_stays(age: float, cpus: float, gateway: Gateway) -> None:
+    await begun(gateway, age)
+    await add(gateway, "next", cpus)
     rows = await settled(gateway, {"limited"})
     assert rows["limited"].attempts[0].leave_by is None
 

@@ -1,7 +1,5 @@
 """Messages to people about their jobs: written with the event, and delivered at least once."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator

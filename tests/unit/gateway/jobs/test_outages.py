@@ -1,13 +1,10 @@
 """Outages of services: detected, remembered and forgotten."""
 
-from collections.abc import Callable
-
 import pytest
+from command_line import Serve
 
 from mlplatform_gateway.monitoring import outages as control_outages
 from mlplatform_gateway.monitoring.outages import Outages
-
-Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
 
 
 async def recent_of(addresses: dict[str, str]) -> list[str]:

@@ -1,14 +1,18 @@
 """Placement of running jobs: as Ray counts them, and what it does not count yet where it is free."""
 
-from __future__ import annotations
+from typing import Any
 
 import pytest
 
 from mlplatform.capacity.resources import Node, Request, Resources, WorkerGroup
 from mlplatform_gateway.queue.placements import Footprint, place
+from mlplatform_gateway.queue.planner.queue import Placement
 
 TRAINING = Request(Resources(cpus=1), WorkerGroup(2, cpus=1, gpus=1))
 SCRIPT = Request(Resources(cpus=1, gpus=1))
+
+BOTH = {"a": {"CPU": 1, "GPU": 1}, "b": {"CPU": 2, "GPU": 1}}
+ALL, ONE_WORKER = {"a": {"CPU": 3, "GPU": 2}}, {"a": {"CPU": 2, "GPU": 1}}
 
 
 def node(name: str, free_cpus: float, free_gpus: float, alive: bool = True) -> Node:
@@ -19,76 +23,49 @@ def free(nodes: list[Node]) -> dict[str, tuple[float, float]]:
     return {one.name: (one.free["CPU"], one.free["GPU"]) for one in nodes}
 
 
-def test_running_job_is_where_ray_counts_it() -> None:
-    nodes = [node("a", 8, 2), node("b", 7, 1)]
-    left, (placement,) = place(nodes, [Footprint(SCRIPT, runs=True, young=False)])
-    assert placement == {"b": {"CPU": 1, "GPU": 1}}
-    assert free(left) == free(nodes)
+def script(**fields: Any) -> Footprint:
+    return Footprint(SCRIPT, **{"runs": True, "young": False, **fields})
 
 
-def test_workers_of_young_job_are_still_to_be_taken() -> None:
-    left, (placement,) = place([node("a", 7, 2)], [Footprint(TRAINING, runs=True, young=True)])
-    assert placement == {"a": {"CPU": 3, "GPU": 2}}
-    assert free(left) == {"a": (5, 0)}
+def training(**fields: Any) -> Footprint:
+    return Footprint(TRAINING, **{"runs": True, "young": False, **fields})
 
 
-@pytest.mark.parametrize("runs", [True, False])
-def test_young_uncounted_job_takes_what_is_free(runs: bool) -> None:
-    left, (placement,) = place([node("a", 8, 2)], [Footprint(SCRIPT, runs=runs, young=True)])
-    assert placement == {"a": {"CPU": 1, "GPU": 1}}
-    assert free(left) == {"a": (7, 1)}
+def unrequested(held: Placement) -> Footprint:
+    return Footprint(Request(Resources()), runs=True, young=False, held=held)
 
 
-def test_young_job_is_not_counted_twice() -> None:
-    left, _ = place([node("a", 7, 1)], [Footprint(SCRIPT, runs=True, young=True)])
-    assert free(left) == {"a": (7, 1)}
-
-
-def test_job_holds_its_entry_point_after_its_workers() -> None:
-    _, (placement,) = place([node("a", 7, 2)], [Footprint(TRAINING, runs=True, young=False)])
-    assert placement == {"a": {"CPU": 1}}
-
-
-def test_what_no_job_requests_or_holds_is_in_no_placement() -> None:
-    left, (placement,) = place([node("a", 2, 0)], [Footprint(SCRIPT, runs=True, young=False)])
-    assert placement == {"a": {"CPU": 1, "GPU": 1}}
-    assert free(left) == {"a": (2, 0)}
-
-
-def test_held_resources_are_placed_without_request() -> None:
-    held = {"a": {"CPU": 1, "GPU": 1}, "b": {"CPU": 2, "GPU": 1}}
-    nodes = [node("a", 7, 1), node("b", 6, 1)]
-    left, (placement,) = place(nodes, [Footprint(Request(Resources()), runs=True, young=False, held=held)])
-    assert placement == held
-    assert free(left) == free(nodes)
-
-
-@pytest.mark.parametrize("young", [True, False])
-def test_requested_resources_are_not_placed_again(young: bool) -> None:
-    held = {"a": {"CPU": 3, "GPU": 2}}
-    _, (placement,) = place([node("a", 5, 0)], [Footprint(TRAINING, runs=True, young=young, held=held)])
-    assert placement == held
-
-
-def test_fewer_workers_than_requested_are_placed() -> None:
-    held = {"a": {"CPU": 2, "GPU": 1}}
-    _, (placement,) = place([node("a", 6, 1)], [Footprint(TRAINING, runs=True, young=False, held=held)])
-    assert placement == held
+@pytest.mark.parametrize(
+    ("nodes", "footprint", "placement", "left"),
+    [
+        ([node("a", 8, 2), node("b", 7, 1)], script(), {"b": {"CPU": 1, "GPU": 1}}, {"a": (8, 2), "b": (7, 1)}),
+        ([node("a", 7, 2)], training(young=True), {"a": {"CPU": 3, "GPU": 2}}, {"a": (5, 0)}),
+        ([node("a", 8, 2)], script(young=True), {"a": {"CPU": 1, "GPU": 1}}, {"a": (7, 1)}),
+        ([node("a", 8, 2)], script(young=True, runs=False), {"a": {"CPU": 1, "GPU": 1}}, {"a": (7, 1)}),
+        ([node("a", 7, 1)], script(young=True), {"a": {"CPU": 1, "GPU": 1}}, {"a": (7, 1)}),
+        ([node("a", 7, 2)], training(), {"a": {"CPU": 1}}, {"a": (7, 2)}),
+        ([node("a", 2, 0)], script(), {"a": {"CPU": 1, "GPU": 1}}, {"a": (2, 0)}),
+        ([node("a", 7, 1), node("b", 6, 1)], unrequested(BOTH), BOTH, {"a": (7, 1), "b": (6, 1)}),
+        ([node("a", 5, 0)], training(held=ALL), ALL, {"a": (5, 0)}),
+        ([node("a", 5, 0)], training(held=ALL, young=True), ALL, {"a": (5, 0)}),
+        ([node("a", 6, 1)], training(held=ONE_WORKER), ONE_WORKER, {"a": (6, 1)}),
+        ([node("a", 7, 1, alive=False), node("b", 8, 2)], script(), {}, {"a": (7, 1), "b": (8, 2)}),
+    ],
+    ids=[
+        *("where Ray counts it", "young, with workers still to be taken", "young and not counted", "young and waiting"),
+        *("young, and not counted twice", "its entry point after its workers", "nothing that no job requests or holds"),
+        *("held without a request", "not placed again", "young, and not placed again", "fewer workers than requested"),
+        "on a lost node",
+    ],
+)
+def test_job_is_placed(nodes: list[Node], footprint: Footprint, placement: Placement, left: dict[str, Any]) -> None:
+    """Amounts that Ray counts already are not taken again from those that it lists as free."""
+    nodes_after, placements = place(nodes, [footprint])
+    assert placements == [placement]
+    assert free(nodes_after) == left
 
 
 def test_former_holder_does_not_get_what_another_requests() -> None:
     """A measurement is older than Ray's listing: the first job's GPUs may be the second's by now."""
-    held = {"a": {"GPU": 2}}
-    footprints = [
-        Footprint(Request(Resources()), runs=True, young=False, held=held),
-        Footprint(SCRIPT, runs=True, young=False),
-    ]
-    _, placements = place([node("a", 7, 1)], footprints)
+    _, placements = place([node("a", 7, 1)], [unrequested({"a": {"GPU": 2}}), script()])
     assert placements == [{}, {"a": {"CPU": 1, "GPU": 1}}]
-
-
-def test_job_on_lost_node_holds_nothing() -> None:
-    nodes = [node("a", 7, 1, alive=False), node("b", 8, 2)]
-    left, (placement,) = place(nodes, [Footprint(SCRIPT, runs=True, young=False)])
-    assert placement == {}
-    assert free(left) == free(nodes)

@@ -1,7 +1,5 @@
 """The gateway executes the planner's decisions: shares, caps, use and messages."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

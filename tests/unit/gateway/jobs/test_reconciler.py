@@ -1,7 +1,5 @@
 """Starting, watching and ending jobs: the gateway's parts with SQLite and folders, and a stand-in for the Ray head."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

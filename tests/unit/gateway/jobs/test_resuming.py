@@ -1,7 +1,5 @@
 """Jobs that are resumed: the same job continues with its next attempt, behind those that wait already."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Selection and removal of what nobody needs any more, with SQLite and folders."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Requests of jobs that were asked to leave, and the CPUs of teams that have a share of GPUs alone."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from typing import Any, cast

@@ -130,8 +130,7 @@ def test_ray_details_of_attempt_are_stored(store: JobStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "state"),
-    [(SUCCEEDED, State.SUCCEEDED), (FAILED, State.FAILED), (STOPPED, State.STOPPED)],
+    ("verdict", "state"), [(SUCCEEDED, State.SUCCEEDED), (FAILED, State.FAILED), (STOPPED, State.STOPPED)]
 )
 def test_attempt_ends_once(store: JobStore, verdict: Verdict, state: State) -> None:
     add(store)

@@ -1,7 +1,5 @@
 """The audit log of the store of jobs, and the rows of deleted jobs."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

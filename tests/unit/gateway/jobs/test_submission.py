@@ -1,7 +1,5 @@
 """Amounts of resources in submissions."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Resources that jobs hold beyond their requests: counted, reported and taken back; and which of them are borrowed."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """Logs of a job in a folder."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Files below a folder whose contents others may replace."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable

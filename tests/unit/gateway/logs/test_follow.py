@@ -1,7 +1,5 @@
 """Following a log across gateway crashes: a real server and client, SQLite, a folder, and two log sources."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """The storage format of a job's log, which has to stay readable, and the last lines of a log."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

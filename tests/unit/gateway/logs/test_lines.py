@@ -1,7 +1,5 @@
 """Log lines from raw output: control characters, line prefixes, and the split of long lines."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Shipping logs from nodes to a gateway: real files, a real shipper, and a real server that is killed meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

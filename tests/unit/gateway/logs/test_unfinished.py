@@ -1,7 +1,5 @@
 """Lines without their end in a job's log: bars, prompts and fragments, in the log so far and as it is followed."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator
@@ -150,7 +148,4 @@ async def test_unfinished_lines_of_several_processes_are_all_followed(logs: JobL
     assert await until(follower, "20%") == "(T pid=4712, ray-worker-0)  20%"
     await logs.close("train")
     seen += "".join([part async for part in follower])
-    assert [last_state(line) for line in seen.splitlines()][-2:] == [
-        "Continue? ",
-        "(T pid=4712, ray-worker-0)  20%",
-    ]
+    assert [last_state(line) for line in seen.splitlines()][-2:] == ["Continue? ", "(T pid=4712, ray-worker-0)  20%"]

@@ -1,7 +1,5 @@
 """Our parts of the MLflow server: changes and their reports, rights of role accounts, and the first page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,31 +25,17 @@ ROLES, PEOPLE = ("job", "person"), ("alice", "admin", "gateway")
 @pytest.mark.parametrize(
     ("method", "path", "recorded"),
     [
-        ("POST", "registered-models/create", True),
-        ("POST", "registered-models/alias", True),
-        ("DELETE", "registered-models/alias", True),
-        ("POST", "registered-models/rename", True),
-        ("POST", "registered-models/get-latest-versions", False),
-        ("GET", "registered-models/search", False),
-        ("POST", "model-versions/create", True),
-        ("PATCH", "model-versions/update", True),
-        ("DELETE", "model-versions/delete-tag", True),
-        ("POST", "users/create", True),
-        ("PATCH", "users/update-password", True),
-        ("POST", "users/permissions/grant", True),
-        ("POST", "roles/permissions/add", True),
-        ("POST", "experiments/delete", True),
-        ("POST", "experiments/restore", True),
-        ("POST", "experiments/create", False),
-        ("POST", "runs/delete", True),
-        ("POST", "runs/restore", True),
-        ("POST", "runs/delete-tag", False),
-        ("POST", "runs/log-batch", False),
-        ("POST", "runs/search", False),
-        ("POST", "traces/delete-traces", True),
-        ("DELETE", "traces/tr-1/tags", True),
-        ("DELETE", "logged-models/m-1", True),
-        ("POST", "logged-models", False),
+        *[("POST", f"registered-models/{name}", True) for name in ("create", "alias", "rename")],
+        *[("POST", f"users/{name}", True) for name in ("create", "permissions/grant")],
+        *[("POST", f"experiments/{name}", True) for name in ("delete", "restore")],
+        *[("POST", f"runs/{name}", True) for name in ("delete", "restore")],
+        *[("POST", name, True) for name in ("model-versions/create", "roles/permissions/add", "traces/delete-traces")],
+        *[("DELETE", name, True) for name in ("registered-models/alias", "model-versions/delete-tag")],
+        *[("DELETE", name, True) for name in ("traces/tr-1/tags", "logged-models/m-1")],
+        *[("PATCH", name, True) for name in ("model-versions/update", "users/update-password")],
+        *[("POST", f"runs/{name}", False) for name in ("delete-tag", "log-batch", "search")],
+        *[("POST", name, False) for name in ("registered-models/get-latest-versions", "experiments/create")],
+        *[("GET", "registered-models/search", False), ("POST", "logged-models", False)],
         ("PATCH", "logged-models/m-1", False),
     ],
 )

@@ -1,7 +1,5 @@
 """Messages to people by mail, with a real mail server on loopback that accepts one account."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

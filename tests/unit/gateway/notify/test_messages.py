@@ -1,7 +1,5 @@
 """Addresses to which messages are sent: those of public networks only."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlplatform.errors import SettingsError
@@ -11,25 +9,11 @@ from mlplatform_gateway.notify.sender import MessageSender, is_public
 @pytest.mark.parametrize(
     "number",
     [
-        "64:ff9b::a00:1",  # NAT64 of 10.0.0.1
-        "64:ff9b:1::7f00:1",
+        *("64:ff9b::a00:1", "64:ff9b:1::7f00:1"),  # NAT64 of 10.0.0.1 and 127.0.0.1
         "2002:a00:1::1",  # 6to4 of 10.0.0.1
         "2001:0:53aa:64c::1",  # Teredo
-        "fec0::1",
-        "ff0e::1",
-        "ff02::1%eth0",
-        "::ffff:8.8.8.8",
-        "::8.8.8.8",
-        "4000::1",
-        "fe80::1",
-        "fd00::1",
-        "::1",
-        "224.0.0.251",
-        "239.255.255.250",
-        "169.254.169.254",
-        "100.64.0.1",
-        "0.0.0.0",
-        "255.255.255.255",
+        *("fec0::1", "ff0e::1", "ff02::1%eth0", "::ffff:8.8.8.8", "::8.8.8.8", "4000::1", "fe80::1", "fd00::1", "::1"),
+        *("224.0.0.251", "239.255.255.250", "169.254.169.254", "100.64.0.1", "0.0.0.0", "255.255.255.255"),
     ],
 )
 def test_address_that_leads_elsewhere_is_not_public(number: str) -> None:

@@ -1,7 +1,5 @@
 """Names of people and teams."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlplatform_gateway.errors import PersonError

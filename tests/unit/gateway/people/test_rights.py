@@ -1,7 +1,5 @@
 """Rights over jobs: the whole table of relations and verbs."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlplatform.api.people import Role

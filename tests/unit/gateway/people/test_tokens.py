@@ -1,7 +1,5 @@
 """Tokens of people: what is stored, and when a revocation takes effect."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """The gateway's interpretation of responses from Ray's head and nodes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time
@@ -10,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 import pytest
+from command_line import Serve
 from listing_head import UNIT, ListingHead
 
 from mlplatform.errors import UnreachableError
@@ -18,8 +17,6 @@ from mlplatform_gateway.ray import head as ray
 from mlplatform_gateway.ray.head import RayHead
 
 T = TypeVar("T")
-
-Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
 
 
 def ask(question: Callable[[RayHead], Awaitable[T]], address: str = "http://127.0.0.1:1") -> T:

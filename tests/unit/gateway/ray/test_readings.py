@@ -5,8 +5,6 @@ returned fixed values, and wrote the rest itself. Three jobs ran: an actor in a 
 task; only names were changed and unused fields removed.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

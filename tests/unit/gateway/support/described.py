@@ -1,7 +1,5 @@
 """The gateway's OpenAPI description, as a gateway generates it."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,5 +19,4 @@ def description() -> dict[str, Any]:
 
 def schemas() -> dict[str, Any]:
     """Schemas of requests and responses, by name."""
-    found: dict[str, Any] = description()["components"]["schemas"]
-    return found
+    return description()["components"]["schemas"]

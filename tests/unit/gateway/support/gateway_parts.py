@@ -1,7 +1,5 @@
 """The gateway's parts with SQLite and folders, a stand-in for the Ray head, and the jobs and teams of its queue."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -173,8 +171,7 @@ async def variables_of(gateway: Gateway, person: str | None = "alice", **variabl
     """Let the job `mine` of a person run; return the variables that Ray got."""
     team = "vision" if person else None
     await gateway.started(person=person, team=team, runtime_env={"env_vars": variables})
-    found: dict[str, str] = gateway.head.requests[-1]["runtime_env"]["env_vars"]
-    return found
+    return gateway.head.requests[-1]["runtime_env"]["env_vars"]
 
 
 async def settled(gateway: Gateway, running: set[str]) -> dict[str, JobRow]:

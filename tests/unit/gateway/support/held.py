@@ -1,7 +1,5 @@
 """The ledger as it is stored, and a clock for it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """A stand-in for Ray's head that answers with recorded listings."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence

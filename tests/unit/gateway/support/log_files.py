@@ -1,7 +1,5 @@
 """Logs of a job from files of nodes: a store in a folder, and a gateway that can be killed with a shipper before it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

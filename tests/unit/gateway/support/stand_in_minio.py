@@ -1,7 +1,5 @@
 """A stand-in for MinIO's admin API for access keys, which decrypts and encrypts as MinIO does."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

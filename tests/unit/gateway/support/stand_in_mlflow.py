@@ -1,7 +1,5 @@
 """MLflow's REST interface for accounts, versions of models and their files, in memory."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A clock for the store."""
 
-from __future__ import annotations
-
 import pytest
 from held import Clock
 

@@ -1,7 +1,5 @@
 """Decayed use, read from the ledger."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """Rows of the ledger: what an attempt is granted, from when until when, with which outcome, and what is measured."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 import pytest

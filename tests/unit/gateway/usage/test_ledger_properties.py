@@ -1,7 +1,5 @@
 """The ledger after random steps, with kills of the gateway between and within transactions."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Reports of the ledger: groups, clipping to the window, continuation, and totals that never decrease."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
