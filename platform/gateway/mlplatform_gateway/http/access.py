@@ -53,11 +53,7 @@ class Right:
 
 
 class JobRight(Right):
-    """Right to a job; the dependency returns the job.
-
-    Args:
-        verb: what the route does with it.
-    """
+    """Right to a job; the dependency returns the job."""
 
     def __init__(self, verb: Verb) -> None:
         super().__init__("people and jobs", _is_user)

@@ -127,10 +127,6 @@ class TokenCheck:
     async def authenticate(self, given: str, scope: Scope) -> Principal | PlainTextResponse:
         """Return the owner of a credential `Bearer <token>`; else 401 for none or the cluster's, 403 for a wrong one.
 
-        Args:
-            given: the credential.
-            scope: the request.
-
         Raises:
             UnreachableError: it may be a person's token, and the database is unavailable.
         """
@@ -196,7 +192,6 @@ class TokenAuth:
     their token or session.
 
     Args:
-        check: check of the token.
         sessions: sessions of browsers; None to accept none.
         open_paths: exact decoded paths that need no token.
         open_folders: prefixes of such paths, each with its trailing slash.
@@ -343,12 +338,7 @@ def person_of(scope: Scope, what: str) -> str:
 
 
 def actor_of(scope: Scope, principal: Principal | None = None) -> Actor:
-    """Return the one who sends a request that was authenticated, for the audit log.
-
-    Args:
-        scope: the request.
-        principal: the one who logs in, if the request is a log-in.
-    """
+    """Return the sender of a request that was authenticated, or of a log-in by `principal`, for the audit log."""
     by = principal or principal_of(scope)
     kind = f"job {by.attempt.job}" if by.attempt else scope.get(_KIND, "token")
     return Actor(by.person or by.service or SHARED_TOKEN, kind, client_address(scope))

@@ -26,9 +26,7 @@ def until_refused(app: ASGIApp, check: Callable[[], Awaitable[object]], interval
     so that it does not look complete.
 
     Args:
-        app: the application.
-        check: raises TokenError if the credential is refused.
-        interval_s: seconds between two checks of a request.
+        check: raises TokenError if the credential is refused; called every `interval_s` seconds.
     """
 
     async def refused() -> TokenError:

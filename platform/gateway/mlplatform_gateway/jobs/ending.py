@@ -53,8 +53,6 @@ class Finisher:
         """End an attempt that Ray reports as ended or lost; may be repeated.
 
         Args:
-            job: its job.
-            attempt: the attempt.
             ray: Ray's details of the attempt; None if Ray does not know it.
             died: time of death of the driver's node; None if Ray does not list it as dead.
         """

@@ -48,14 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class Reconciler:
-    """Control loop, one per platform; `run` never returns.
-
-    Args:
-        services: what it reads and changes.
-        use: source of what the nodes' agents measure.
-        tokens: tokens of attempts.
-        limits: numbers and durations.
-    """
+    """Control loop, one per platform; `run` never returns."""
 
     def __init__(self, services: Services, use: UtilisationSource, tokens: AttemptTokens, limits: Limits) -> None:
         self._services = services

@@ -163,10 +163,6 @@ def after_notice(verdict: Verdict, leaving: Leaving | None) -> Verdict:
     """Return the verdict on an attempt that was asked to leave: if it was stopped or has failed, it has left.
 
     One at its limit, or at fault, has failed: PREEMPTED is the outcome of an attempt after which its job continues.
-
-    Args:
-        verdict: without regard to the request.
-        leaving: the request; None if there was none.
     """
     if leaving is None or verdict.refused or verdict.outcome not in (Outcome.STOPPED, Outcome.FAILED):
         return verdict
@@ -178,7 +174,6 @@ def next_state(verdict: Verdict, count: RestartCounts, stop_requested: bool, res
     """Return the transition of a job whose attempt has ended.
 
     Args:
-        verdict: on the attempt.
         count: without the ended attempt.
         stop_requested: a user has requested to stop the job.
         resumes: a restart continues from a checkpoint; otherwise from the beginning.

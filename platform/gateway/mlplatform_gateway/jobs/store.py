@@ -93,10 +93,9 @@ class JobStore(Store):
 
     @transaction
     def request_stop(self, session: Session, job_id: str, actor: Actor = PLATFORM) -> tuple[bool, JobRow]:
-        """Record the request to stop a job; a job without an open attempt has then stopped.
+        """Record the request to stop a job, which has then stopped if it has no open attempt.
 
-        Returns:
-            False if the job had already ended, else True; and the job.
+        Return False if it had already ended, else True; and the job.
 
         Raises:
             NoSuchJobError: no job has the id.
@@ -192,9 +191,6 @@ class JobStore(Store):
         """Store an attempt's end and the transition of its job, which is returned; None if that was done before.
 
         Args:
-            job_id: the job.
-            number: number of the attempt.
-            verdict: how it ended.
             ray: Ray's details of it; None if Ray does not know it.
             resumes: the job continues from a checkpoint when it is started again.
             died: death of the driver's node; None if the node is alive.

@@ -58,9 +58,6 @@ class Watcher:
     async def look(self, some_open: asyncio.Event) -> None:
         """Wait for open jobs and some seconds more, then measure once, to be repeated.
 
-        Args:
-            some_open: set while jobs are open.
-
         Raises:
             UnreachableError: Ray's head or the database is unavailable.
         """
@@ -138,9 +135,6 @@ class InfeasibleRequests:
         """Wait for open jobs and ten seconds more, then check once, to be repeated.
 
         Requests are reported that two checks in a row find, because joining nodes are not listed all at once.
-
-        Args:
-            some_open: set while jobs are open.
 
         Raises:
             UnreachableError: Ray's head or the database is unavailable.

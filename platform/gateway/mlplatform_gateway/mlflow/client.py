@@ -38,7 +38,6 @@ def mlflow_client(address: str, account_file: Path | None = None) -> AsyncMlflow
     """Return a client for `close_runs`.
 
     Args:
-        address: address of MLflow.
         account_file: file that `credentials.write_mlflow_account` has written; None for the account in the environment.
 
     Raises:
@@ -64,9 +63,6 @@ async def close_runs(
     a crash interrupts is completed by the next one.
 
     Args:
-        client: of `mlflow_client`.
-        run_ids: their ids.
-        status: the runs' status from now on.
         reason: kept as a tag of each run, cut to 5000 characters.
         attempt: leave runs that a later attempt than this one has continued, whose report may not have arrived yet.
 
@@ -106,14 +102,7 @@ async def open_runs(client: AsyncMlflowRest) -> set[str]:
 
 @dataclass(frozen=True)
 class Version:
-    """A version of a registered model.
-
-    Attributes:
-        name: name of the model.
-        number: its number.
-        source: its source, as MLflow has it.
-        created: time of the registration, in milliseconds since 1970.
-    """
+    """A version of a registered model: its source as MLflow has it, created in milliseconds since 1970."""
 
     name: str
     number: str

@@ -59,9 +59,8 @@ async def send_mail(server: MailServer | None, address: str, body: Mapping[str, 
     """Send a message as a mail: its text, with the first line as the subject.
 
     Args:
-        server: the mail server; None if the stack has none.
+        server: None if the stack has none.
         address: `mailto:` and one address.
-        body: the message; `text` is used.
 
     Raises:
         SettingsError: the stack sends no mails, or not to this address.

@@ -91,8 +91,6 @@ class Packages:
         """Store the content of `stream`, whole or not at all; one that exists is never replaced, but kept for a day.
 
         Args:
-            name: of the package.
-            stream: its content.
             before_storing: called with size in bytes and SHA-256 of a package that does not exist yet.
 
         Raises:

@@ -63,9 +63,6 @@ def allowed_requests(app: ASGIApp) -> ASGIApp:
     """Return an application that passes these requests on, and answers all others with 403.
 
     Paths below `/platform/` are the gateway's own: one that it does not have gets 404.
-
-    Args:
-        app: the reverse proxy.
     """
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:

@@ -51,8 +51,6 @@ class GpuWatch:
         """Report a running job whose GPUs do nothing, and limit one that uses too much of its memory.
 
         Args:
-            job: the job.
-            attempt: its open attempt.
             held: the GPUs of which it holds at least a part.
             idle_s: time for which its team lets GPUs do nothing; 0 for any time.
 

@@ -59,9 +59,7 @@ class UsageReader(Store):
         in proportion for an attempt that the window contains in part.
 
         Args:
-            by: groups.
-            since: begin of the window.
-            until: its end, not in the future.
+            until: end of the window, not in the future.
             after: only jobs with a higher sequence number, to continue; without effect on other groups.
             limit: number of jobs at most; without effect on other groups.
 
