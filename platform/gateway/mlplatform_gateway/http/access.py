@@ -108,10 +108,6 @@ def _is_administrator(principal: Principal) -> bool:
     return principal.administrator
 
 
-def _is_attempt(principal: Principal) -> bool:
-    return principal.attempt is not None
-
-
 OPEN = Depends(Right("everybody", lambda _: True))
 """Everybody, without a token or with one that the route itself checks."""
 
@@ -119,7 +115,7 @@ USERS = Depends(Right("people and jobs", _is_user))
 """Everybody who has logged in, with the shared token or a person's, and attempts of their jobs."""
 
 PEOPLE = Depends(Right("people", _is_person))
-ATTEMPTS = Depends(Right("jobs, with the tokens of their attempts,", _is_attempt))
+ATTEMPTS = Depends(Right("jobs, with the tokens of their attempts,", lambda principal: principal.attempt is not None))
 ADMINISTRATORS = Depends(Right("administrators", _is_administrator))
 OF_LOG_SHIPPER = Depends(Right("administrators", _is_administrator, LOG_SHIPPER))
 OF_MLFLOW = Depends(Right("administrators", _is_administrator, MLFLOW))

@@ -50,19 +50,9 @@ WHEELS = "/platform/wheel/"
 
 OPEN_PATHS = frozenset(
     {
-        "/",
-        "/favicon.ico",
-        "/api/authentication_mode",
-        LOGIN,
-        "/api/healthz",
-        "/api/gcs_healthz",
-        "/api/local_raylet_healthz",
-        "/-/healthz",
-        "/platform/health",
-        LOGIN_PAGE,
-        LOGOUT,
-        PROMETHEUS,
-        GRAFANA,
+        *("/", "/favicon.ico", "/api/authentication_mode", LOGIN, LOGIN_PAGE, LOGOUT),
+        *("/api/healthz", "/api/gcs_healthz", "/api/local_raylet_healthz", "/-/healthz", "/platform/health"),
+        *(PROMETHEUS, GRAFANA),
     }
 )
 """Paths accepted without a token: the pages on which a browser prompts for the token, log-out, health checks, also of
@@ -268,17 +258,12 @@ class TokenAuth:
         return None, identified(scope, found)
 
 
-def _ambiguous(scope: Scope) -> bool:
-    """Return whether another server may read the path as a different one: as sent, or after decoding it again."""
+def _malformed(scope: Scope) -> Response | None:
+    """Return the refusal of a path that another server may read as a different one: as sent, or decoded again."""
     path, sent = scope["path"], scope["raw_path"].decode("latin-1")
     readings = (path, unquote(path), sent)
-    return "#" in sent or any(_AMBIGUOUS.search(reading.replace("\\", "/")) for reading in readings)
-
-
-def _malformed(scope: Scope) -> Response | None:
-    if not _ambiguous(scope):
+    if "#" not in sent and not any(_AMBIGUOUS.search(reading.replace("\\", "/")) for reading in readings):
         return None
-    path = scope["path"]
     return PlainTextResponse(f"The path {path!r} is ambiguous; send it without empty, '.' and '..' parts.", 400)
 
 

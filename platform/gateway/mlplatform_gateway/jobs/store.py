@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, or_, select, update
+from sqlalchemy import and_, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, joinedload
 
@@ -250,7 +250,10 @@ class JobStore(Store):
     @transaction
     def packages(self, session: Session) -> set[str]:
         """Return the names of the packages that jobs need."""
-        environments = session.scalars(select(JobRow.runtime_env).where(_needs_packages()))
+        # Those that have not succeeded may be resumed for some days.
+        lately = and_(JobRow.state != State.SUCCEEDED, JobRow.ended > now() - _RESUMABLE, JobRow.deleted.is_(None))
+        needs = or_(JobRow.ended.is_(None), lately)
+        environments = session.scalars(select(JobRow.runtime_env).where(needs))
         return {name for environment in environments for name in package_names(environment)}
 
     @transaction
@@ -334,12 +337,6 @@ def _advance(job: JobRow, verdict: Verdict, resumes: bool) -> Transition:
         if verdict.outcome in _ANNOUNCED:
             announce(job, _ANNOUNCED[verdict.outcome], State(job.state).of_ray, now())
     return transition
-
-
-def _needs_packages() -> ColumnElement[bool]:
-    """Return which jobs need their packages: open ones, and for some days those that may be resumed."""
-    lately = and_(JobRow.state != State.SUCCEEDED, JobRow.ended > now() - _RESUMABLE, JobRow.deleted.is_(None))
-    return or_(JobRow.ended.is_(None), lately)
 
 
 def _hide(session: Session, job: JobRow) -> None:

@@ -31,8 +31,6 @@ _SCHEME = "mlflow-artifacts:/"
 _EXPERIMENTS = 500
 """Experiments per search of runs."""
 
-_REMEDY = "name the file of an account in MLPLATFORM_TRACKING_ACCOUNT"
-
 
 def mlflow_client(address: str, account_file: Path | None = None) -> AsyncMlflowRest:
     """Return a client for `close_runs`.
@@ -43,11 +41,11 @@ def mlflow_client(address: str, account_file: Path | None = None) -> AsyncMlflow
     Raises:
         SettingsError: there is no such file.
     """
-    if account_file is not None:
-        account = Account(read_mlflow_account(account_file), remedy=f"correct the account in {account_file}")
-        return AsyncMlflowRest(address, account)
-    login = TrackingAccount.load().login
-    return AsyncMlflowRest(address, Account(login, remedy=_REMEDY))
+    if account_file is None:
+        login, remedy = TrackingAccount.load().login, "name the file of an account in MLPLATFORM_TRACKING_ACCOUNT"
+    else:
+        login, remedy = read_mlflow_account(account_file), f"correct the account in {account_file}"
+    return AsyncMlflowRest(address, Account(login, remedy=remedy))
 
 
 async def close_runs(

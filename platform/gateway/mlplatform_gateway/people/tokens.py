@@ -96,10 +96,8 @@ class Tokens(Store):
         if old is not None and old.revoked is None:
             old.revoked = now
         issued = issue(session, "person", row.person, now)
-        after = {"expires": issued.expires.isoformat(timespec="seconds")}
-        record(
-            session, Actor(row.person, "code", address), "log-in", f"token {issued.token.split('_')[1]}", after=after
-        )
+        actor, after = Actor(row.person, "code", address), {"expires": issued.expires.isoformat(timespec="seconds")}
+        record(session, actor, "log-in", f"token {issued.token.split('_')[1]}", after=after)
         return issued
 
     @transaction
