@@ -59,7 +59,6 @@ OPEN_PATHS = frozenset(
 Grafana, and those queries to Prometheus that Ray's dashboard makes."""
 
 OPEN_FOLDERS = ("/static/", f"{STATIC}/", WHEELS)
-
 _BROWSERS_MAY = ("GET", "HEAD", "OPTIONS")
 
 BROWSERS_POST = (LOGIN, LOGIN_PAGE, LOGOUT)

@@ -15,7 +15,6 @@ CHECK_SECONDS = 15.0
 """Interval of the checks."""
 
 _POLICY_VIOLATION = 1008
-
 _REASON_BYTES = 123
 
 

@@ -22,7 +22,6 @@ HIDDEN = "<hidden>"
 """The command of another team's job."""
 
 _REASON_CHARACTERS = 300
-
 _AMOUNTS = ("entrypoint_num_", "entrypoint_memory", "entrypoint_resources")
 _OF_JOBS = (
     *(JobRow.sequence, JobRow.id, JobRow.state, JobRow.entrypoint, JobRow.message, JobRow.created, JobRow.ended),
@@ -31,7 +30,6 @@ _OF_JOBS = (
 )
 
 _OF_ATTEMPTS = (AttemptRow.job_id, AttemptRow.ray_job_id, AttemptRow.driver, AttemptRow.agent, AttemptRow.node_id)
-
 _NOT_DELETED = select(JobRow.sequence).where(JobRow.deleted.is_(None))
 
 _NAMED = 500

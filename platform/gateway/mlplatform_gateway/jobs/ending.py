@@ -23,11 +23,8 @@ from mlplatform_gateway.jobs.states import Outcome, Verdict, after_notice, judge
 from mlplatform_gateway.jobs.store import now
 
 _SETTLE_SECONDS = 10.0
-
 _SETTLE_LOST_SECONDS = 2.0
-
 _FINISHED = "Job finished successfully."
-
 _STRANDED_SECONDS = 60.0
 
 _STOP_START_SECONDS = 5.0

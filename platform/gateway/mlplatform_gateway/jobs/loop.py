@@ -36,7 +36,6 @@ _PAUSE_PER_STEP = 4
 """Ratio of a pause to the step before it, half a second at most: steps take a fifth of the time."""
 
 _RETRY_SECONDS = 0.5
-
 _IDLE_SECONDS = 10.0
 
 _FORGOTTEN_SECONDS = 15.0

@@ -130,9 +130,7 @@ _LOST_SUPERVISOR = {
 """Ray's error types (`ray.dashboard.modules.job.common.JobErrorType`) that are not the job's own fault."""
 
 _OUT_OF_MEMORY = ("OutOfMemory", "running low on memory", "memory monitor")
-
 _FIRST_DELAY_S = 1.0
-
 _MOST_DELAY_S = 60.0
 
 

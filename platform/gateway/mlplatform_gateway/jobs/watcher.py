@@ -33,7 +33,6 @@ _ADVICE = (
     "Request them with --gpus, or --workers and --worker-gpus, and the job waits until they are free."
 )
 _CHECK_SECONDS = 10.0
-
 _WAITS = "The job runs, and waits for a node that can run its workers. "
 
 

@@ -26,7 +26,6 @@ _CORE = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [TDIWE] \d+ \d+(?: \
 _CONTROL_PLANE = re.compile(r"\((?:pid=)?(?:raylet|gcs_server)[,)]")
 
 _PROGRESS = "__ray_tqdm_magic_token__"
-
 _MESSAGE = ":info_message:"
 
 _DRIVER = re.compile(r"job-driver-(?P<ray_id>[\w.:@+-]+)\.log")

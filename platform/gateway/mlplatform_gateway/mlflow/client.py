@@ -25,7 +25,6 @@ _REASON_CHARACTERS = 5000
 """MLflow 3.17 accepts 8000 in a tag, older versions 5000."""
 
 _PAGE = 1000
-
 _SCHEME = "mlflow-artifacts:/"
 
 _EXPERIMENTS = 500

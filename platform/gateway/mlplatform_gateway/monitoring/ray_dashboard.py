@@ -27,7 +27,6 @@ _OF_RAY = re.compile(
 )
 
 _USER = "prometheus"
-
 _TIMEOUT = httpx.Timeout(10.0, connect=2.0)
 
 

@@ -20,7 +20,6 @@ from anyio import to_thread
 from mlplatform.errors import SettingsError, UnreachableError
 
 MAILTO = "mailto:"
-
 _MAIL_SECONDS = 10.0
 
 _ADDRESS = re.compile(r"[A-Za-z0-9._%+-]{1,64}@([A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+)", re.ASCII)

@@ -32,15 +32,10 @@ _EXTENSIONS = (".zip", ".tar.gz", ".tgz", ".tar.xz", ".whl")
 """`PACKAGE_UPLOAD_EXTENSIONS` of `ray/_common/runtime_env_package.py` in Ray 2.60."""
 
 _SCHEME = "gcs://"
-
 _FOLDER = "packages/"
-
 _DRAFT = "package-"
-
 _DRAFT_SECONDS = 3600.0
-
 _KEPT_SECONDS = 86400.0
-
 _CHUNK_BYTES = 1 << 20
 
 _NAMED_BY_CONTENT = re.compile(r"_ray_pkg_[0-9a-f]+\.\w.*", re.ASCII)

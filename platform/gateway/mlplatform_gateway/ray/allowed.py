@@ -16,7 +16,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mlplatform_gateway.http.auth import principal_of
 
 _READ = ("GET", "HEAD")
-
 _PART = "[^/]+"
 
 _Paths = tuple[tuple[tuple[str, ...], str], ...]

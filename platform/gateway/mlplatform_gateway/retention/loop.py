@@ -25,7 +25,6 @@ from mlplatform_gateway.mlflow.rest import AsyncMlflowRest
 from mlplatform_gateway.packages.store import Packages
 
 _PASS_SECONDS = 3600.0
-
 _EXPIRED = "mlplatform/expired"
 
 _CHECKED_FILES = 100

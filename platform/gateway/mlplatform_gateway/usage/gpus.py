@@ -23,7 +23,6 @@ _MEMORY_TOLERANCE = 1.02
 """A process needs some memory beyond the limit that its framework keeps."""
 
 _IDLE = "Its GPUs have done nothing since "
-
 _EXCESS_ADVICE = "Request a larger part of a GPU, or let the program use less."
 
 

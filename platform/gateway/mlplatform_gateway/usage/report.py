@@ -29,7 +29,6 @@ from mlplatform_gateway.usage.ledger import LOST, PARTS, milliseconds
 from mlplatform_gateway.usage.schema import UsageRow
 
 _PERSON = func.coalesce(UsageRow.person, UsageRow.user)
-
 _LOST = UsageRow.outcome == LOST
 
 _GROUPS: Mapping[By, tuple[Label[Any], ...]] = {
