@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.routing import Mount
 
@@ -70,11 +70,13 @@ def create_app(config: GatewaySettings) -> FastAPI:
         pages.routes(parts.page, parts.check, parts.sessions),
         pages.mlflow_routes(parts.runs, parts.pages, config.tool("MLflow")),
         pages.wheel_routes(config.wheels),
-        *_metrics(parts),
         ray_dashboard.routes(parts.grafana, parts.prometheus),
     ]
-    # The route of the metrics accepts Prometheus' password only.
-    open_paths = OPEN_PATHS | {metrics.PATH} if parts.prometheus_password else OPEN_PATHS
+    open_paths = OPEN_PATHS
+    if parts.prometheus_password is not None:
+        password = parts.prometheus_password.read
+        routers.append(metrics.routes(parts.overview, parts.usage, parts.logs, parts.disks, parts.backups, password))
+        open_paths |= {metrics.PATH}  # the route accepts Prometheus' password only
     always = {GATEWAY_HEADER: version("mlplatform"), logs.INSTANCE: parts.logs.instance}
     return application(
         [
@@ -93,14 +95,6 @@ def create_app(config: GatewaySettings) -> FastAPI:
         exception_handlers={PlatformError: error_handler(partial(parts.disks.problem, full=True))},
         lifespan=lambda _: _at_work(parts),
     )
-
-
-def _metrics(parts: Parts) -> list[APIRouter]:
-    """Return the route of the metrics, which a stack with Prometheus has."""
-    if parts.prometheus_password is None:
-        return []
-    password = parts.prometheus_password.read
-    return [metrics.routes(parts.overview, parts.usage, parts.logs, parts.disks, parts.backups, password)]
 
 
 @asynccontextmanager

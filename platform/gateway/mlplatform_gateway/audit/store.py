@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -71,8 +71,7 @@ class AuditLog(Store):
             query = query.where(AuditRow.time >= since)
         if before is not None:
             query = query.where(AuditRow.sequence < before)
-        rows: Sequence[AuditRow] = session.scalars(query).all()
-        return list(reversed(rows))
+        return list(reversed(session.scalars(query).all()))
 
 
 def record(

@@ -17,7 +17,6 @@ from sqlalchemy.orm import DeclarativeBase, Session
 from mlplatform.errors import UnreachableError
 
 _CONNECT_SECONDS = 3
-
 _POOL = 8
 
 _P = ParamSpec("_P")

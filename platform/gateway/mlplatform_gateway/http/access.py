@@ -53,11 +53,7 @@ class Right:
 
 
 class JobRight(Right):
-    """Right to a job; the dependency returns the job.
-
-    Args:
-        verb: what the route does with it.
-    """
+    """Right to a job; the dependency returns the job."""
 
     def __init__(self, verb: Verb) -> None:
         super().__init__("people and jobs", _is_user)
@@ -112,10 +108,6 @@ def _is_administrator(principal: Principal) -> bool:
     return principal.administrator
 
 
-def _is_attempt(principal: Principal) -> bool:
-    return principal.attempt is not None
-
-
 OPEN = Depends(Right("everybody", lambda _: True))
 """Everybody, without a token or with one that the route itself checks."""
 
@@ -123,7 +115,7 @@ USERS = Depends(Right("people and jobs", _is_user))
 """Everybody who has logged in, with the shared token or a person's, and attempts of their jobs."""
 
 PEOPLE = Depends(Right("people", _is_person))
-ATTEMPTS = Depends(Right("jobs, with the tokens of their attempts,", _is_attempt))
+ATTEMPTS = Depends(Right("jobs, with the tokens of their attempts,", lambda principal: principal.attempt is not None))
 ADMINISTRATORS = Depends(Right("administrators", _is_administrator))
 OF_LOG_SHIPPER = Depends(Right("administrators", _is_administrator, LOG_SHIPPER))
 OF_MLFLOW = Depends(Right("administrators", _is_administrator, MLFLOW))

@@ -50,26 +50,15 @@ WHEELS = "/platform/wheel/"
 
 OPEN_PATHS = frozenset(
     {
-        "/",
-        "/favicon.ico",
-        "/api/authentication_mode",
-        LOGIN,
-        "/api/healthz",
-        "/api/gcs_healthz",
-        "/api/local_raylet_healthz",
-        "/-/healthz",
-        "/platform/health",
-        LOGIN_PAGE,
-        LOGOUT,
-        PROMETHEUS,
-        GRAFANA,
+        *("/", "/favicon.ico", "/api/authentication_mode", LOGIN, LOGIN_PAGE, LOGOUT),
+        *("/api/healthz", "/api/gcs_healthz", "/api/local_raylet_healthz", "/-/healthz", "/platform/health"),
+        *(PROMETHEUS, GRAFANA),
     }
 )
 """Paths accepted without a token: the pages on which a browser prompts for the token, log-out, health checks, also of
 Grafana, and those queries to Prometheus that Ray's dashboard makes."""
 
 OPEN_FOLDERS = ("/static/", f"{STATIC}/", WHEELS)
-
 _BROWSERS_MAY = ("GET", "HEAD", "OPTIONS")
 
 BROWSERS_POST = (LOGIN, LOGIN_PAGE, LOGOUT)
@@ -126,10 +115,6 @@ class TokenCheck:
 
     async def authenticate(self, given: str, scope: Scope) -> Principal | PlainTextResponse:
         """Return the owner of a credential `Bearer <token>`; else 401 for none or the cluster's, 403 for a wrong one.
-
-        Args:
-            given: the credential.
-            scope: the request.
 
         Raises:
             UnreachableError: it may be a person's token, and the database is unavailable.
@@ -196,7 +181,6 @@ class TokenAuth:
     their token or session.
 
     Args:
-        check: check of the token.
         sessions: sessions of browsers; None to accept none.
         open_paths: exact decoded paths that need no token.
         open_folders: prefixes of such paths, each with its trailing slash.
@@ -273,17 +257,12 @@ class TokenAuth:
         return None, identified(scope, found)
 
 
-def _ambiguous(scope: Scope) -> bool:
-    """Return whether another server may read the path as a different one: as sent, or after decoding it again."""
+def _malformed(scope: Scope) -> Response | None:
+    """Return the refusal of a path that another server may read as a different one: as sent, or decoded again."""
     path, sent = scope["path"], scope["raw_path"].decode("latin-1")
     readings = (path, unquote(path), sent)
-    return "#" in sent or any(_AMBIGUOUS.search(reading.replace("\\", "/")) for reading in readings)
-
-
-def _malformed(scope: Scope) -> Response | None:
-    if not _ambiguous(scope):
+    if "#" not in sent and not any(_AMBIGUOUS.search(reading.replace("\\", "/")) for reading in readings):
         return None
-    path = scope["path"]
     return PlainTextResponse(f"The path {path!r} is ambiguous; send it without empty, '.' and '..' parts.", 400)
 
 
@@ -343,12 +322,7 @@ def person_of(scope: Scope, what: str) -> str:
 
 
 def actor_of(scope: Scope, principal: Principal | None = None) -> Actor:
-    """Return the one who sends a request that was authenticated, for the audit log.
-
-    Args:
-        scope: the request.
-        principal: the one who logs in, if the request is a log-in.
-    """
+    """Return the sender of a request that was authenticated, or of a log-in by `principal`, for the audit log."""
     by = principal or principal_of(scope)
     kind = f"job {by.attempt.job}" if by.attempt else scope.get(_KIND, "token")
     return Actor(by.person or by.service or SHARED_TOKEN, kind, client_address(scope))

@@ -32,15 +32,10 @@ def is_browser(headers: Headers) -> bool:
 
 
 def foreign_origin(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """Return the first `Origin` (RFC 6454) that is not the request's own address, port included.
+    """Return the first `Origin` (RFC 6454) that is not the request's own address, port included; None without one.
 
     Browsers send the header with everything that changes something, and with whatever a script of another origin reads.
-
-    Args:
-        headers: names in lower case, and values, as ASGI has them.
-
-    Returns:
-        The origin, cut to 200 characters for messages; None without a foreign one.
+    The names of headers are in lower case, as ASGI has them; the origin is cut to 200 characters for messages.
     """
     found: dict[bytes, list[str]] = {b"origin": [], b"host": []}
     for name, value in headers:

@@ -15,7 +15,6 @@ CHECK_SECONDS = 15.0
 """Interval of the checks."""
 
 _POLICY_VIOLATION = 1008
-
 _REASON_BYTES = 123
 
 
@@ -26,9 +25,7 @@ def until_refused(app: ASGIApp, check: Callable[[], Awaitable[object]], interval
     so that it does not look complete.
 
     Args:
-        app: the application.
-        check: raises TokenError if the credential is refused.
-        interval_s: seconds between two checks of a request.
+        check: raises TokenError if the credential is refused; called every `interval_s` seconds.
     """
 
     async def refused() -> TokenError:

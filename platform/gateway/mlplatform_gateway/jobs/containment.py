@@ -54,13 +54,7 @@ async def unless_log_unavailable(work: Coroutine[Any, Any, object]) -> None:
 
 
 async def repeat(work: Callable[[], Awaitable[object]], pause: Callable[[], Awaitable[object]], failure: str) -> None:
-    """Repeat work forever, with a pause after each time; log errors.
-
-    Args:
-        work: what is done.
-        pause: waits for the next time.
-        failure: what an error means; begins the warning about it.
-    """
+    """Repeat work forever, with a pause after each time; log errors, each after what it means, the `failure`."""
     warn = ThrottledWarning(_log)
     while True:
         try:

@@ -22,7 +22,6 @@ HIDDEN = "<hidden>"
 """The command of another team's job."""
 
 _REASON_CHARACTERS = 300
-
 _AMOUNTS = ("entrypoint_num_", "entrypoint_memory", "entrypoint_resources")
 _OF_JOBS = (
     *(JobRow.sequence, JobRow.id, JobRow.state, JobRow.entrypoint, JobRow.message, JobRow.created, JobRow.ended),
@@ -30,14 +29,7 @@ _OF_JOBS = (
     *(JobRow.user, JobRow.person, JobRow.team, JobRow.workers, JobRow.entrypoint_request),
 )
 
-_OF_ATTEMPTS = (
-    AttemptRow.job_id,
-    AttemptRow.ray_job_id,
-    AttemptRow.driver,
-    AttemptRow.agent,
-    AttemptRow.node_id,
-)
-
+_OF_ATTEMPTS = (AttemptRow.job_id, AttemptRow.ray_job_id, AttemptRow.driver, AttemptRow.agent, AttemptRow.node_id)
 _NOT_DELETED = select(JobRow.sequence).where(JobRow.deleted.is_(None))
 
 _NAMED = 500
@@ -45,12 +37,9 @@ _NAMED = 500
 
 
 def job_details(job: JobRow | Row[Any], last: AttemptRow | Row[Any] | None, redact: bool = False) -> dict[str, Any]:
-    """Return Ray's fields of a job; `message` is the platform's own.
+    """Return Ray's fields of a job and its last attempt; `message` is the platform's own.
 
-    Args:
-        job: the stored job, or the columns of the list.
-        last: its last attempt.
-        redact: hide the values of environment variables, as Ray does from browsers.
+    `redact` hides the values of environment variables, as Ray does from browsers.
     """
     return {
         "type": "SUBMISSION",
@@ -129,12 +118,7 @@ class Entry:
     _texts: dict[tuple[bool, bool], bytes] = field(default_factory=dict)
 
     def text(self, redact: bool, public: bool = False) -> bytes:
-        """Return the job in Ray's form as JSON.
-
-        Args:
-            redact: hide the values of environment variables.
-            public: leave out everything that only a job's team may see.
-        """
+        """Return the job in Ray's form as JSON, for the `public` without what only a job's team may see."""
         if (redact, public) not in self._texts:
             details = listed_publicly(self.job, self.last) if public else job_details(self.job, self.last, redact)
             encoded = json.dumps(details, ensure_ascii=False, separators=(",", ":")).encode()

@@ -23,11 +23,8 @@ from mlplatform_gateway.jobs.states import Outcome, Verdict, after_notice, judge
 from mlplatform_gateway.jobs.store import now
 
 _SETTLE_SECONDS = 10.0
-
 _SETTLE_LOST_SECONDS = 2.0
-
 _FINISHED = "Job finished successfully."
-
 _STRANDED_SECONDS = 60.0
 
 _STOP_START_SECONDS = 5.0
@@ -53,8 +50,6 @@ class Finisher:
         """End an attempt that Ray reports as ended or lost; may be repeated.
 
         Args:
-            job: its job.
-            attempt: the attempt.
             ray: Ray's details of the attempt; None if Ray does not know it.
             died: time of death of the driver's node; None if Ray does not list it as dead.
         """

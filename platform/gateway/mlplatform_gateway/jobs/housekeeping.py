@@ -48,9 +48,7 @@ class JobRuns(Store):
         """Record that an attempt has opened or continued a run; may be repeated.
 
         Args:
-            job_id: the job.
-            attempt: number of its attempt, which must not have been deleted.
-            run_id: id of the run at MLflow.
+            attempt: number of the job's attempt, which must not have been deleted.
             own: it is the run that all attempts of the job share, once reported so.
 
         Raises:
@@ -123,7 +121,6 @@ class Housekeeping:
         """End the MLflow runs of a job or, while the job itself is open, those that only its ended attempts had.
 
         Args:
-            job: of the runs.
             still_open: ids of MLflow's open runs; None to ask for them.
         """
         over = job.ended is not None

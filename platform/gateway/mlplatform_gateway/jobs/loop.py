@@ -36,7 +36,6 @@ _PAUSE_PER_STEP = 4
 """Ratio of a pause to the step before it, half a second at most: steps take a fifth of the time."""
 
 _RETRY_SECONDS = 0.5
-
 _IDLE_SECONDS = 10.0
 
 _FORGOTTEN_SECONDS = 15.0
@@ -48,14 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 class Reconciler:
-    """Control loop, one per platform; `run` never returns.
-
-    Args:
-        services: what it reads and changes.
-        use: source of what the nodes' agents measure.
-        tokens: tokens of attempts.
-        limits: numbers and durations.
-    """
+    """Control loop, one per platform; `run` never returns."""
 
     def __init__(self, services: Services, use: UtilisationSource, tokens: AttemptTokens, limits: Limits) -> None:
         self._services = services

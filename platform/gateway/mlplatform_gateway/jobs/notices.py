@@ -33,7 +33,6 @@ class Notices(Store):
         """Record that a job's open attempt has to end as failed, unless it is leaving already.
 
         Args:
-            job_id: the job.
             grace_s: time that it gets to save its state.
             why: sentence for its owner.
         """

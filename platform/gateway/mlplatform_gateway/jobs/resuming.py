@@ -26,9 +26,6 @@ class Resumption(Store):
         Its restarts after losses and failures are counted from the beginning.
 
         Args:
-            job_id: the job.
-            message: sentence about it.
-            actor: the one who resumes it.
             limit_s: new time limit of its attempts, in seconds; None keeps the former one.
 
         Raises:

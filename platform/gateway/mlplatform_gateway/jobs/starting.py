@@ -58,10 +58,6 @@ class Starter:
         view: what the planner was last given; None if no job waits for resources.
         queue: source of the view.
         departures: jobs that were asked to leave.
-
-    Args:
-        tokens: tokens of attempts.
-        limits: numbers and durations.
     """
 
     def __init__(self, services: Services, tokens: AttemptTokens, limits: Limits) -> None:

@@ -130,9 +130,7 @@ _LOST_SUPERVISOR = {
 """Ray's error types (`ray.dashboard.modules.job.common.JobErrorType`) that are not the job's own fault."""
 
 _OUT_OF_MEMORY = ("OutOfMemory", "running low on memory", "memory monitor")
-
 _FIRST_DELAY_S = 1.0
-
 _MOST_DELAY_S = 60.0
 
 
@@ -163,10 +161,6 @@ def after_notice(verdict: Verdict, leaving: Leaving | None) -> Verdict:
     """Return the verdict on an attempt that was asked to leave: if it was stopped or has failed, it has left.
 
     One at its limit, or at fault, has failed: PREEMPTED is the outcome of an attempt after which its job continues.
-
-    Args:
-        verdict: without regard to the request.
-        leaving: the request; None if there was none.
     """
     if leaving is None or verdict.refused or verdict.outcome not in (Outcome.STOPPED, Outcome.FAILED):
         return verdict
@@ -178,7 +172,6 @@ def next_state(verdict: Verdict, count: RestartCounts, stop_requested: bool, res
     """Return the transition of a job whose attempt has ended.
 
     Args:
-        verdict: on the attempt.
         count: without the ended attempt.
         stop_requested: a user has requested to stop the job.
         resumes: a restart continues from a checkpoint; otherwise from the beginning.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, or_, select, update
+from sqlalchemy import and_, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, joinedload
 
@@ -93,10 +93,9 @@ class JobStore(Store):
 
     @transaction
     def request_stop(self, session: Session, job_id: str, actor: Actor = PLATFORM) -> tuple[bool, JobRow]:
-        """Record the request to stop a job; a job without an open attempt has then stopped.
+        """Record the request to stop a job, which has then stopped if it has no open attempt.
 
-        Returns:
-            False if the job had already ended, else True; and the job.
+        Return False if it had already ended, else True; and the job.
 
         Raises:
             NoSuchJobError: no job has the id.
@@ -192,9 +191,6 @@ class JobStore(Store):
         """Store an attempt's end and the transition of its job, which is returned; None if that was done before.
 
         Args:
-            job_id: the job.
-            number: number of the attempt.
-            verdict: how it ended.
             ray: Ray's details of it; None if Ray does not know it.
             resumes: the job continues from a checkpoint when it is started again.
             died: death of the driver's node; None if the node is alive.
@@ -254,7 +250,10 @@ class JobStore(Store):
     @transaction
     def packages(self, session: Session) -> set[str]:
         """Return the names of the packages that jobs need."""
-        environments = session.scalars(select(JobRow.runtime_env).where(_needs_packages()))
+        # Those that have not succeeded may be resumed for some days.
+        lately = and_(JobRow.state != State.SUCCEEDED, JobRow.ended > now() - _RESUMABLE, JobRow.deleted.is_(None))
+        needs = or_(JobRow.ended.is_(None), lately)
+        environments = session.scalars(select(JobRow.runtime_env).where(needs))
         return {name for environment in environments for name in package_names(environment)}
 
     @transaction
@@ -338,12 +337,6 @@ def _advance(job: JobRow, verdict: Verdict, resumes: bool) -> Transition:
         if verdict.outcome in _ANNOUNCED:
             announce(job, _ANNOUNCED[verdict.outcome], State(job.state).of_ray, now())
     return transition
-
-
-def _needs_packages() -> ColumnElement[bool]:
-    """Return which jobs need their packages: open ones, and for some days those that may be resumed."""
-    lately = and_(JobRow.state != State.SUCCEEDED, JobRow.ended > now() - _RESUMABLE, JobRow.deleted.is_(None))
-    return or_(JobRow.ended.is_(None), lately)
 
 
 def _hide(session: Session, job: JobRow) -> None:

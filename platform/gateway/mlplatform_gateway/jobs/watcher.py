@@ -33,7 +33,6 @@ _ADVICE = (
     "Request them with --gpus, or --workers and --worker-gpus, and the job waits until they are free."
 )
 _CHECK_SECONDS = 10.0
-
 _WAITS = "The job runs, and waits for a node that can run its workers. "
 
 
@@ -57,9 +56,6 @@ class Watcher:
 
     async def look(self, some_open: asyncio.Event) -> None:
         """Wait for open jobs and some seconds more, then measure once, to be repeated.
-
-        Args:
-            some_open: set while jobs are open.
 
         Raises:
             UnreachableError: Ray's head or the database is unavailable.
@@ -138,9 +134,6 @@ class InfeasibleRequests:
         """Wait for open jobs and ten seconds more, then check once, to be repeated.
 
         Requests are reported that two checks in a row find, because joining nodes are not listed all at once.
-
-        Args:
-            some_open: set while jobs are open.
 
         Raises:
             UnreachableError: Ray's head or the database is unavailable.

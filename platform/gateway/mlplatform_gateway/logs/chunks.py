@@ -17,9 +17,7 @@ from mlplatform_gateway.logs.job_log import JobLog
 
 _READ_THREADS, _WRITE_THREADS = 16, 8
 _WRITE_SECONDS = 1.0
-
 _AWAITED_SECONDS = 0.1
-
 _FLUSH_SECONDS = 5.0
 
 _log = logging.getLogger(__name__)

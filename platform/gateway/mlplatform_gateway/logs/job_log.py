@@ -32,9 +32,8 @@ class SourceFile:
     def move(self, inode: int, offset: int) -> None:
         """Continue at `offset`; the partial line before it is complete or obsolete."""
         self.partial.pop(inode, None)
-        self.offsets.pop(
-            inode, None
-        )  # at its old place, a file whose inode was used before would be forgotten too early
+        # At its old place, a file whose inode was used before would be forgotten too early.
+        self.offsets.pop(inode, None)
         self.offsets[inode] = offset
         while len(self.offsets) > GENERATIONS:
             oldest = next(iter(self.offsets))

@@ -26,7 +26,6 @@ _CORE = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [TDIWE] \d+ \d+(?: \
 _CONTROL_PLANE = re.compile(r"\((?:pid=)?(?:raylet|gcs_server)[,)]")
 
 _PROGRESS = "__ray_tqdm_magic_token__"
-
 _MESSAGE = ":info_message:"
 
 _DRIVER = re.compile(r"job-driver-(?P<ray_id>[\w.:@+-]+)\.log")
@@ -125,7 +124,8 @@ class LogSource:
         if text is None or (self.name.ray_job and self._is_marker(text)) or is_noise(text):
             return None
         if self.name.ray_id:
-            return text.replace(f"Running entrypoint for job {self.name.ray_id}: ", self._headline, 1)
+            of = "Running entrypoint for job"
+            return text.replace(f"{of} {self.name.ray_id}: ", f"{of} {self.job_id}: ", 1)
         # As Ray's own driver prints it (ray._private.worker.print_worker_logs), with the node's name instead of its
         # address.
         who = f"{name} " if (name := self.actor or self.task) else ""
@@ -138,10 +138,6 @@ class LogSource:
         source = replace(self)
         shown = (source.format_line(part) for part in [*(line for line, _ in lines), _INCOMPLETE.sub(b"", raw[rest:])])
         return [text for text in shown if text]
-
-    @property
-    def _headline(self) -> str:
-        return f"Running entrypoint for job {self.job_id}: "
 
     def _is_marker(self, text: str) -> bool:
         """Apply one of Ray's lines that name the source of the next lines (ray._private.log_monitor)."""

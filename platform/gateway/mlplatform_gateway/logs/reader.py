@@ -23,8 +23,6 @@ _REDRAW_SECONDS = 1.0
 _STALE_SECONDS = 60.0
 """Age from which an unfinished line that other lines have overwritten is not shown again."""
 
-_UNAVAILABLE = (PlatformError, OSError)
-
 
 @dataclass(frozen=True)
 class _Position:
@@ -169,7 +167,7 @@ async def _content(chunks: Chunks, job: JobLog, number: int, patience_s: float) 
     while (content := job.unsaved.get(number)) is None:
         try:
             return await chunks.read(job.id, number)
-        except _UNAVAILABLE:
+        except (PlatformError, OSError):
             if job.deleted or not job.has_chunk(number):
                 return None
             if time.monotonic() > deadline:

@@ -40,21 +40,18 @@ _NAMING_BYTES = 4 << 10
 """Bytes sent to name a file's job: Ray writes the job id into the first line of a worker's log."""
 
 _RECENT_SECONDS = 24 * 3600.0
-
 _GIVE_UP_SECONDS = 600.0
 
 _NEWEST_FILES = 10_000
 """Log files per node that are looked at, of 3 KiB each: 60,000, which a job made in 2 s, took 172 of 256 MiB."""
 
 _RETRY_SECONDS = 1.0
-
 _AGAIN_SECONDS = 0.05
 
 _REJECTED_FILES = 3
 """A job's full buffer rejects only its own files; after three rejections the pass ends, as all would be rejected."""
 
 _UNAVAILABLE = "The gateway does not accept logs, they stay on their nodes: %s"
-
 _TIMEOUT_SECONDS = 20.0
 
 _Key = tuple[str, str, str, int]

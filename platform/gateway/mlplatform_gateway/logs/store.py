@@ -29,15 +29,10 @@ _CACHED = 10_000
 Resolve = Callable[[str | None, str | None], Awaitable[str | None]]
 """Returns the id of the job of a driver (by Ray's submission id) or a worker (by Ray's job id), if it is known."""
 LIMIT_BYTES = 16 << 20
-
 CHUNK_BYTES = 256 << 10
-
 _JOB_UNWRITTEN = 8 << 20
-
 _ALL_UNWRITTEN = 64 << 20
-
 _KEEP_SECONDS = 60.0
-
 _PARTIAL_LINE_SECONDS = 600.0
 
 

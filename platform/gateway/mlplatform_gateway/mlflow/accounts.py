@@ -30,7 +30,6 @@ class MlflowAccounts(Store):
     """Accounts of people.
 
     Args:
-        address: address of MLflow.
         client: client of MLflow as an administrator; None if it has no accounts.
         key: key from which the passwords follow; None if people have no accounts.
     """

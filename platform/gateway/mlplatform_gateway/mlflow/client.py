@@ -25,30 +25,26 @@ _REASON_CHARACTERS = 5000
 """MLflow 3.17 accepts 8000 in a tag, older versions 5000."""
 
 _PAGE = 1000
-
 _SCHEME = "mlflow-artifacts:/"
 
 _EXPERIMENTS = 500
 """Experiments per search of runs."""
-
-_REMEDY = "name the file of an account in MLPLATFORM_TRACKING_ACCOUNT"
 
 
 def mlflow_client(address: str, account_file: Path | None = None) -> AsyncMlflowRest:
     """Return a client for `close_runs`.
 
     Args:
-        address: address of MLflow.
         account_file: file that `credentials.write_mlflow_account` has written; None for the account in the environment.
 
     Raises:
         SettingsError: there is no such file.
     """
-    if account_file is not None:
-        account = Account(read_mlflow_account(account_file), remedy=f"correct the account in {account_file}")
-        return AsyncMlflowRest(address, account)
-    login = TrackingAccount.load().login
-    return AsyncMlflowRest(address, Account(login, remedy=_REMEDY))
+    if account_file is None:
+        login, remedy = TrackingAccount.load().login, "name the file of an account in MLPLATFORM_TRACKING_ACCOUNT"
+    else:
+        login, remedy = read_mlflow_account(account_file), f"correct the account in {account_file}"
+    return AsyncMlflowRest(address, Account(login, remedy=remedy))
 
 
 async def close_runs(
@@ -64,9 +60,6 @@ async def close_runs(
     a crash interrupts is completed by the next one.
 
     Args:
-        client: of `mlflow_client`.
-        run_ids: their ids.
-        status: the runs' status from now on.
         reason: kept as a tag of each run, cut to 5000 characters.
         attempt: leave runs that a later attempt than this one has continued, whose report may not have arrived yet.
 
@@ -106,14 +99,7 @@ async def open_runs(client: AsyncMlflowRest) -> set[str]:
 
 @dataclass(frozen=True)
 class Version:
-    """A version of a registered model.
-
-    Attributes:
-        name: name of the model.
-        number: its number.
-        source: its source, as MLflow has it.
-        created: time of the registration, in milliseconds since 1970.
-    """
+    """A version of a registered model: its source as MLflow has it, created in milliseconds since 1970."""
 
     name: str
     number: str

@@ -38,14 +38,10 @@ def routes(
     """Return the route `GET /platform/metrics`.
 
     Args:
-        jobs: reads the numbers of jobs.
-        usage: reads the ledger.
         logs: counts the bytes that nodes have sent since the start of this process, and the starts of programs.
-        disks: the disks without which no job is accepted.
         backups: returns `of_backups`.
         token: returns the current password of Prometheus, the only token that the route accepts.
     """
-
     router = APIRouter()
 
     @router.get(

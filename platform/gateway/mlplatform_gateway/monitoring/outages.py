@@ -14,7 +14,6 @@ LOOK_BACK_SECONDS = 120.0
 """A training survives a minute without storage; a failure two minutes later has another cause."""
 
 HEAD = "Ray's head"
-
 _PROBE_SECONDS = 2.0
 
 _PRESENT_SECONDS = 6.0

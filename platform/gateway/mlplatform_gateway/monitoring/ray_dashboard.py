@@ -27,18 +27,11 @@ _OF_RAY = re.compile(
 )
 
 _USER = "prometheus"
-
 _TIMEOUT = httpx.Timeout(10.0, connect=2.0)
 
 
 class Monitoring:
-    """Client of one of the two.
-
-    Args:
-        name: Prometheus or Grafana.
-        address: its URL.
-        password: its password; None if the question needs none.
-    """
+    """Client of Prometheus or Grafana, with a password if its questions need one."""
 
     def __init__(self, name: str, address: str, password: str | None = None) -> None:
         self._name, self._address = name, address

@@ -20,9 +20,7 @@ from mlplatform_gateway.notify.store import MessageRow
 from mlplatform_gateway.people.schema import PersonRow
 
 _PAUSE_SECONDS = 2.0
-
 _BATCH = 50
-
 _FIRST_PAUSE_S = 10.0
 
 _TRIES = 8

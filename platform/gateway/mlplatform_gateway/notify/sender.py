@@ -20,7 +20,6 @@ from anyio import to_thread
 from mlplatform.errors import SettingsError, UnreachableError
 
 MAILTO = "mailto:"
-
 _MAIL_SECONDS = 10.0
 
 _ADDRESS = re.compile(r"[A-Za-z0-9._%+-]{1,64}@([A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+)", re.ASCII)
@@ -59,9 +58,8 @@ async def send_mail(server: MailServer | None, address: str, body: Mapping[str, 
     """Send a message as a mail: its text, with the first line as the subject.
 
     Args:
-        server: the mail server; None if the stack has none.
+        server: None if the stack has none.
         address: `mailto:` and one address.
-        body: the message; `text` is used.
 
     Raises:
         SettingsError: the stack sends no mails, or not to this address.

@@ -32,15 +32,10 @@ _EXTENSIONS = (".zip", ".tar.gz", ".tgz", ".tar.xz", ".whl")
 """`PACKAGE_UPLOAD_EXTENSIONS` of `ray/_common/runtime_env_package.py` in Ray 2.60."""
 
 _SCHEME = "gcs://"
-
 _FOLDER = "packages/"
-
 _DRAFT = "package-"
-
 _DRAFT_SECONDS = 3600.0
-
 _KEPT_SECONDS = 86400.0
-
 _CHUNK_BYTES = 1 << 20
 
 _NAMED_BY_CONTENT = re.compile(r"_ray_pkg_[0-9a-f]+\.\w.*", re.ASCII)
@@ -91,8 +86,6 @@ class Packages:
         """Store the content of `stream`, whole or not at all; one that exists is never replaced, but kept for a day.
 
         Args:
-            name: of the package.
-            stream: its content.
             before_storing: called with size in bytes and SHA-256 of a package that does not exist yet.
 
         Raises:

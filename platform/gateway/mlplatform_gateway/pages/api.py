@@ -46,7 +46,6 @@ _TEMPLATES = Environment(loader=PackageLoader(_PACKAGE, "templates"), autoescape
 _TEMPLATES.globals["RUNNING_MESSAGE"] = RUNNING_MESSAGE
 
 _UPDATE_SECONDS = 2.0
-
 _FORM_BYTES = 4 << 10
 
 _HEADERS = {"Cache-Control": "no-store"}

@@ -106,17 +106,7 @@ class View:
 
 
 class FrontPage:
-    """Source of views.
-
-    Args:
-        jobs: reader of the jobs.
-        cluster: Ray's latest listing.
-        head: Ray's head.
-        utilisation: source of the GPUs' load.
-        tools: the stack's pages.
-        disks: the disks without which no job is accepted.
-        explanations: order of the waiting jobs, and the reasons.
-    """
+    """Source of views."""
 
     def __init__(
         self,

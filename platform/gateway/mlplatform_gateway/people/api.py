@@ -47,13 +47,7 @@ _REGION = "us-east-1"
 
 
 def people_routes(people: People, key: FileKey | PeopleKey | None, accounts: MlflowAccounts) -> APIRouter:
-    """Return the routes below `/platform/people`.
-
-    Args:
-        people: people and teams.
-        key: the S3 key of people; None without an object store.
-        accounts: accounts of people at MLflow.
-    """
+    """Return the routes below `/platform/people`; without an object store, people have no S3 key."""
     router = APIRouter()
 
     @router.get(_PEOPLE, dependencies=[PEOPLE])
@@ -82,12 +76,7 @@ def people_routes(people: People, key: FileKey | PeopleKey | None, accounts: Mlf
 
 
 def team_routes(people: People, open_jobs: Callable[[], Awaitable[Sequence[JobRow]]]) -> APIRouter:
-    """Return the routes below `/platform/teams`.
-
-    Args:
-        people: people and teams.
-        open_jobs: returns the jobs that have not ended.
-    """
+    """Return the routes below `/platform/teams`."""
     router = APIRouter()
 
     @router.get(_TEAMS, dependencies=[PEOPLE])
@@ -120,13 +109,7 @@ def team_routes(people: People, open_jobs: Callable[[], Awaitable[Sequence[JobRo
 
 
 def token_routes(tokens: Tokens, check: auth.TokenCheck, accounts: MlflowAccounts) -> APIRouter:
-    """Return the routes below `/platform/tokens`.
-
-    Args:
-        tokens: tokens of people.
-        check: counts wrong log-in codes.
-        accounts: accounts of people at MLflow.
-    """
+    """Return the routes below `/platform/tokens`; the check counts wrong log-in codes."""
     router = APIRouter()
 
     @router.post(auth.TOKENS, dependencies=[OPEN], response_model=api.LoggedIn, responses=errors(403, 409))
@@ -196,10 +179,7 @@ async def open_session(
     """Return the id of a new session of the one whose token is given, or the refusal.
 
     Args:
-        check: check of the token.
-        sessions: sessions of browsers.
         given: the credential, `Bearer <token>`; services and attempts have no sessions.
-        request: the log-in.
     """
     found = await check.authenticate(given, request.scope)
     if isinstance(found, PlainTextResponse):
@@ -226,9 +206,7 @@ def secret_routes(secrets: Secrets) -> APIRouter:
         return api.Secrets(secrets=await secrets.listed(_person(request)))
 
     @router.put(
-        f"{_SECRETS}/{{name}}",
-        dependencies=[PEOPLE],
-        openapi_extra=raw_body("The value, from 1 byte to 64 KiB."),
+        f"{_SECRETS}/{{name}}", dependencies=[PEOPLE], openapi_extra=raw_body("The value, from 1 byte to 64 KiB.")
     )
     async def put(request: Request, name: _Name) -> dict[str, str]:
         """Set a secret of the person, who may have 100; jobs that start from now on get it as a file."""
@@ -265,7 +243,6 @@ def s3_key_routes(key: FileKey | PeopleKey | None, external: str, port: int) -> 
         external: address of an S3 server of others; empty for the stack's own.
         port: port of the stack's own on this host.
     """
-
     router = APIRouter(dependencies=[PEOPLE])
 
     @router.get(_S3_KEY)

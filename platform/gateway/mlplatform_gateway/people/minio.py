@@ -27,9 +27,7 @@ _KEY_OF_PEOPLE: dict[str, object] = {
 class AccessKeys:
     """Access keys below an account, which that account may list, make and delete without being an administrator.
 
-    Args:
-        endpoint: URL of MinIO.
-        account: name and secret of the account.
+    The account is its name and its secret.
     """
 
     def __init__(self, endpoint: str, account: tuple[str, str]) -> None:

@@ -115,7 +115,6 @@ def relation(principal: Principal, person: str | None, team: str | None) -> Rela
     of its owner only.
 
     Args:
-        principal: the one who asks.
         person: owner of the job; None if the shared token submitted it.
         team: team of the job; None if it has none.
     """

@@ -32,11 +32,7 @@ _PASS_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class FileKey:
-    """The key in a file, as the operator of the S3 server has written it.
-
-    Attributes:
-        file: AWS credentials file.
-    """
+    """The key in a file of AWS credentials, as the operator of the S3 server has written it."""
 
     file: Path
 
@@ -62,7 +58,6 @@ class PeopleKey(Store):
     """The key below the gateway's account at the stack's own object store.
 
     Args:
-        endpoint: URL of the object store.
         account: name and secret of the gateway's account.
     """
 

@@ -68,7 +68,8 @@ class Secrets(Store):
         if session.get(PersonRow, person, with_for_update=True) is None:
             raise NoSuchNameError(f"Person {person!r} does not exist; `mlplatform people list` lists them.")
         row = session.get(SecretRow, (person, name))
-        if row is None and _count(session, person) >= MOST_SECRETS:
+        count = select(func.count()).select_from(SecretRow).where(SecretRow.person == person)
+        if row is None and (session.scalar(count) or 0) >= MOST_SECRETS:
             raise PersonError(
                 f"{person} has {MOST_SECRETS} secrets already, which is the limit; remove one with "
                 "`mlplatform secrets remove`."
@@ -138,10 +139,6 @@ def _check(name: str, value: bytes) -> None:
 
 def _of(person: str) -> Select[SecretRow]:
     return select(SecretRow).where(SecretRow.person == person).order_by(SecretRow.name)
-
-
-def _count(session: Session, person: str) -> int:
-    return session.scalar(select(func.count()).select_from(SecretRow).where(SecretRow.person == person)) or 0
 
 
 def _object(person: str, name: str) -> str:

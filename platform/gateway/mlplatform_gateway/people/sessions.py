@@ -39,7 +39,6 @@ class Sessions(Store):
         """Store a session of somebody who has shown a valid token, and return its id.
 
         Args:
-            actor: the one who logs in.
             token_id: id of the person's token that was shown; empty for the shared token.
         """
         session_id, present = secrets.token_urlsafe(32), datetime.now(UTC)
@@ -52,12 +51,7 @@ class Sessions(Store):
 
     @transaction
     def close(self, session: Session, session_id: str, actor: Actor) -> None:
-        """End a session; do nothing if it has ended.
-
-        Args:
-            session_id: its id.
-            actor: the one who logs out. A person's session names the person.
-        """
+        """End a session, for the audit log as its person if it is a person's; do nothing if it has ended."""
         row = session.get(SessionRow, digest(session_id))
         if row is not None:
             token = _opened_with(session, row)

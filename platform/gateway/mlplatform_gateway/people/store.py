@@ -79,7 +79,6 @@ class People(Store):
         """Add a team.
 
         Args:
-            name: name of the team.
             values: columns that differ from `DEFAULTS`.
 
         Raises:
@@ -124,8 +123,6 @@ class People(Store):
         """Add a person, or a team or rights to somebody, and return a new log-in code.
 
         Args:
-            name: name of the person.
-            actor: the one who adds the person.
             team: team to join; a membership that exists gets the role.
             lead: join as a lead of the team.
             administrator: give the rights of administrators; false leaves them as they are.
@@ -164,8 +161,6 @@ class People(Store):
         """Remove a person with all memberships, codes and sessions, and revoke all tokens; jobs stay.
 
         Args:
-            name: name of the person.
-            actor: the one who removes the person.
             team: remove the person only from this team.
 
         Raises:
@@ -192,8 +187,6 @@ class People(Store):
         """Remove a team with all memberships; its jobs stay, and open ones continue without its share.
 
         Args:
-            name: name of the team.
-            actor: the one who removes it.
             open_jobs: number of its jobs that have not ended.
             force: remove it although it has open jobs, or people who are in no other team.
 

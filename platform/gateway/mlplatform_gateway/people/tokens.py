@@ -42,13 +42,7 @@ _AGAIN = "ask an administrator for a code and run `mlplatform login`."
 
 @dataclass(frozen=True)
 class NewToken:
-    """A token that was issued; nobody can read it again.
-
-    Attributes:
-        token: the whole token, `mlp_<id>_<secret>`.
-        person: its owner.
-        expires: its end.
-    """
+    """A token that was issued, as `mlp_<id>_<secret>`; nobody can read it again."""
 
     token: str
     person: str
@@ -102,10 +96,8 @@ class Tokens(Store):
         if old is not None and old.revoked is None:
             old.revoked = now
         issued = issue(session, "person", row.person, now)
-        after = {"expires": issued.expires.isoformat(timespec="seconds")}
-        record(
-            session, Actor(row.person, "code", address), "log-in", f"token {issued.token.split('_')[1]}", after=after
-        )
+        actor, after = Actor(row.person, "code", address), {"expires": issued.expires.isoformat(timespec="seconds")}
+        record(session, actor, "log-in", f"token {issued.token.split('_')[1]}", after=after)
         return issued
 
     @transaction
@@ -115,8 +107,6 @@ class Tokens(Store):
         """Revoke a token; do nothing if it was revoked before.
 
         Args:
-            token_id: its id.
-            actor: the one who revokes it.
             person: only this person's tokens; None for everybody's.
             is_own: the token itself was sent, as by a log-out; any other may be lost, and the person's password at
                 MLflow with it, which changes.
@@ -177,11 +167,7 @@ def valid_owner(session: Session, token: TokenRow) -> Principal:
 
 
 def new_code(session: Session, person: str) -> tuple[str, datetime]:
-    """Store a code with which a person can log in once, in place of the person's earlier ones; return it, with its end.
-
-    Args:
-        person: name of the person.
-    """
+    """Store a code for one log-in of a person, in place of the person's earlier ones; return it, with its end."""
     now = datetime.now(UTC)
     session.execute(delete(LoginCodeRow).where((LoginCodeRow.person == person) | (LoginCodeRow.expires <= now)))
     code, expires = "-".join(_random(_CODE_LETTERS, 5) for _ in range(4)), now + CODE_LIFETIME
@@ -205,7 +191,6 @@ def issue(session: Session, kind: str, owner: str, now: datetime, **more: Any) -
     Args:
         kind: of `TokenRow`.
         owner: name of the person; empty for an attempt of a job of the shared token.
-        now: present time.
         more: other columns.
     """
     lifetime = LIFETIME if kind == "person" else _OF_ATTEMPTS

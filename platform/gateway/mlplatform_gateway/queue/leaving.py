@@ -41,12 +41,11 @@ class Departures:
         if self._services.outages.now():
             return
         for action in actions:
-            match action:
-                case Preempt():
-                    with self._services.errors.contained(action.job):
+            with self._services.errors.contained(action.job):
+                match action:
+                    case Preempt():
                         await self._notices.preempt(action)
-                case Reserve():
-                    with self._services.errors.contained(action.job):
+                    case Reserve():
                         await self._notices.reserve(action)
 
     def work(self, job: JobRow, attempt: AttemptRow) -> Coroutine[Any, Any, None] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Engine
@@ -156,7 +155,8 @@ class Queue:
             with self._errors.contained(row.id):
                 request = self._request(row, nodes)
                 held = self.held.get(attempt.ray_submission_id)
-                footprint = Footprint(request, attempt.running, _is_young(attempt.created), held or {})
+                young = (now() - attempt.created).total_seconds() < _YOUNG_SECONDS
+                footprint = Footprint(request, attempt.running, young, held or {})
                 jobs.append((row, attempt, request, footprint))
         left, places = placements.place(nodes, [footprint for *_, footprint in jobs])
         present = {attempt.ray_submission_id for _, attempt, *_ in jobs}
@@ -224,10 +224,6 @@ def _common(row: JobRow) -> dict[str, Any]:
         "job_class": JobClass(row.job_class),
         "group": row.group_name or "",
     }
-
-
-def _is_young(created: datetime) -> bool:
-    return (now() - created).total_seconds() < _YOUNG_SECONDS
 
 
 def _team(row: TeamRow) -> Team:

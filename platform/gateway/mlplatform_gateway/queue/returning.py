@@ -18,11 +18,7 @@ from mlplatform_gateway.usage.history import UsageHistory
 
 
 class Returning:
-    """Requests with which jobs wait that were asked to leave.
-
-    Args:
-        history: has what their attempts were charged for.
-    """
+    """Requests with which jobs wait that were asked to leave."""
 
     def __init__(self, history: UsageHistory) -> None:
         self._history = history
@@ -38,14 +34,7 @@ class Returning:
         self._held = {key: self._held.get(key) or await self._history.most_held(*key) for key in left}
 
     def request(self, row: JobRow, request: Request, nodes: Sequence[Node], team: Team) -> Request:
-        """Return what a job waits for: its request, and what it held beyond that if the nodes and its caps allow it.
-
-        Args:
-            row: the job.
-            request: what it requests.
-            nodes: as Ray lists them.
-            team: the job's team.
-        """
+        """Return what a job waits for: its request, and what it held beyond that if the nodes and its caps allow it."""
         attempt = preempted(row)
         held = self._held.get((row.sequence, attempt.number)) if attempt else None
         if held is None:

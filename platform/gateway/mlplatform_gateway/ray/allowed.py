@@ -16,7 +16,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mlplatform_gateway.http.auth import principal_of
 
 _READ = ("GET", "HEAD")
-
 _PART = "[^/]+"
 
 _Paths = tuple[tuple[tuple[str, ...], str], ...]
@@ -63,9 +62,6 @@ def allowed_requests(app: ASGIApp) -> ASGIApp:
     """Return an application that passes these requests on, and answers all others with 403.
 
     Paths below `/platform/` are the gateway's own: one that it does not have gets 404.
-
-    Args:
-        app: the reverse proxy.
     """
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:

@@ -22,7 +22,6 @@ from mlplatform_gateway.errors import REJECTS, RefusedError
 from mlplatform_gateway.ray import listings
 
 _TIMEOUT = httpx.Timeout(20.0, connect=3.0)
-
 _UPLOAD_TIMEOUT = httpx.Timeout(300.0, connect=3.0)
 
 _HEALTH_TIMEOUTS = (1.5, 5.0)

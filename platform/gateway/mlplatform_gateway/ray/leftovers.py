@@ -17,11 +17,8 @@ PREFIX = "mlplatform-end-actors-"
 """Start of the submission ids of the jobs that end actors."""
 
 _FINAL = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
-
 _KEPT = ray_actors.SHARED | {ray_actors.CLEANER}
-
 _GATHER_SECONDS = 1.0
-
 _LOOK_AGAIN_SECONDS = 5.0
 
 _MAX_ACTORS = 500

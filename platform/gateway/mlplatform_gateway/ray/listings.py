@@ -85,13 +85,7 @@ def users_of(
 def holdings_in(
     actors: Iterable[Mapping[str, Any]], jobs: Iterable[Mapping[str, Any]], names: Mapping[str, str]
 ) -> list[Holding]:
-    """Return what the living actors of submitted jobs hold, one entry per job and node.
-
-    Args:
-        actors: as of `users_of`.
-        jobs: as of `users_of`.
-        names: host names by node id.
-    """
+    """Return what the living actors of submitted jobs, as of `users_of`, hold: one entry per job and named node."""
     submitted = job_ids(jobs)
     sums: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for actor in actors:

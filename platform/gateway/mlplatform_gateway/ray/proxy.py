@@ -26,16 +26,8 @@ _log = logging.getLogger(__name__)
 _LONG_RESPONSES = ("/api/v0/logs/stream", "/worker/", "/task/", "/memory_profile")
 
 _HOP_BY_HOP = {
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "trailers",
-    "transfer-encoding",
-    "upgrade",
+    *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
+    *("te", "trailer", "trailers", "transfer-encoding", "upgrade"),
 }
 
 # uvicorn has answered `Expect` already, and httpx sets the head's name. Cookies know no ports: a browser sends those of

@@ -25,7 +25,6 @@ from mlplatform_gateway.mlflow.rest import AsyncMlflowRest
 from mlplatform_gateway.packages.store import Packages
 
 _PASS_SECONDS = 3600.0
-
 _EXPIRED = "mlplatform/expired"
 
 _CHECKED_FILES = 100
@@ -39,13 +38,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Removable:
-    """Data that is removed as a whole.
-
-    Attributes:
-        name: of the package, job, run or model.
-        files: their number.
-        bytes: their size.
-    """
+    """A package, or the data of a job, run or model, that is removed as a whole."""
 
     name: str
     files: int
@@ -84,13 +77,7 @@ class UnusedPackages:
 
 
 class OldCheckpoints:
-    """Checkpoints of jobs that ended some days ago, if nobody has written to the job's folder since.
-
-    Args:
-        jobs: all jobs.
-        files: storage with one folder per job.
-        days: time after a job's end.
-    """
+    """Checkpoints of jobs that ended some days ago, if nobody has written to the job's folder in `files` since."""
 
     title, on_request = "checkpoints of ended jobs", False
 
@@ -120,11 +107,7 @@ class OldCheckpoints:
 
 
 class FormerCheckpoints:
-    """Checkpoints that were dropped or deleted, as far as the storage keeps them until its own rule removes them.
-
-    Args:
-        files: storage with one folder per job.
-    """
+    """Checkpoints that were dropped or deleted, as far as the storage keeps them until its own rule removes them."""
 
     title, on_request = "checkpoints that can still be recovered", True
 

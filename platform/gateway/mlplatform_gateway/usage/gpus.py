@@ -23,7 +23,6 @@ _MEMORY_TOLERANCE = 1.02
 """A process needs some memory beyond the limit that its framework keeps."""
 
 _IDLE = "Its GPUs have done nothing since "
-
 _EXCESS_ADVICE = "Request a larger part of a GPU, or let the program use less."
 
 
@@ -51,8 +50,6 @@ class GpuWatch:
         """Report a running job whose GPUs do nothing, and limit one that uses too much of its memory.
 
         Args:
-            job: the job.
-            attempt: its open attempt.
             held: the GPUs of which it holds at least a part.
             idle_s: time for which its team lets GPUs do nothing; 0 for any time.
 

@@ -86,7 +86,6 @@ class Samples(Store):
         """Add measurements of open attempts; those of attempts that have ended meanwhile are left out.
 
         Args:
-            at: present time.
             samples: by the job's sequence number and the number of the attempt.
         """
         rows = select(UsageRow).where(UsageRow.ended.is_(None)).order_by(UsageRow.job, UsageRow.attempt)
@@ -99,10 +98,8 @@ def begin(session: Session, row: UsageRow, amounts: Mapping[str, float], at: dat
     """Open the row of an attempt.
 
     Args:
-        session: transaction that stores the attempt.
         row: names the attempt and its job.
         amounts: everything that it is granted, by Ray's name of the resource; only CPU and GPU are recorded.
-        at: its beginning.
         borrowed: whether these are idle resources of other teams.
     """
     row.gpus, row.cpus = (round(amounts.get(name, 0) * PARTS) for name in ("GPU", "CPU"))
@@ -115,12 +112,9 @@ def end(session: Session, job: int, attempt: int, ended: datetime, recorded: dat
     """Close the row of an attempt that has ended.
 
     Args:
-        session: transaction that stores the end.
         job: sequence number of the job.
-        attempt: number of the attempt.
         ended: end of the attempt; one before its beginning, by a clock that differs, counts as its beginning.
         recorded: present time.
-        outcome: of the attempt.
     """
     rows = select(UsageRow).where(UsageRow.job == job, UsageRow.attempt == attempt)
     row = session.scalars(rows.with_for_update()).one()

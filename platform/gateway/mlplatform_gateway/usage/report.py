@@ -29,7 +29,6 @@ from mlplatform_gateway.usage.ledger import LOST, PARTS, milliseconds
 from mlplatform_gateway.usage.schema import UsageRow
 
 _PERSON = func.coalesce(UsageRow.person, UsageRow.user)
-
 _LOST = UsageRow.outcome == LOST
 
 _GROUPS: Mapping[By, tuple[Label[Any], ...]] = {
@@ -59,9 +58,7 @@ class UsageReader(Store):
         in proportion for an attempt that the window contains in part.
 
         Args:
-            by: groups.
-            since: begin of the window.
-            until: its end, not in the future.
+            until: end of the window, not in the future.
             after: only jobs with a higher sequence number, to continue; without effect on other groups.
             limit: number of jobs at most; without effect on other groups.
 

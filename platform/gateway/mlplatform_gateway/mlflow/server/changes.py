@@ -41,7 +41,6 @@ _WAITING = 10_000
 """Reports that wait for the gateway at most; later ones are dropped."""
 
 _RETRY_SECONDS = 5.0
-
 _TIMEOUT = httpx.Timeout(10.0)
 
 

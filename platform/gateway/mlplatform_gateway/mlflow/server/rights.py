@@ -13,8 +13,6 @@ from typing import Any
 JOBS, PEOPLE, METRICS = "job", "person", "prometheus"
 """Accounts of the nodes, of the shared notebook, and of Prometheus."""
 
-_METRICS_PATH = "/metrics"
-
 _API = r"/(ajax-api|api)/[0-9.]+/mlflow/"
 
 _ADMINISTRATION = re.compile(rf"({_API}(.+/)?(users|roles|permissions|webhooks)|/signup)(/|$)")
@@ -50,7 +48,7 @@ def authenticate() -> Any:
 def may(account: str, method: str, path: str) -> bool:
     """Return whether the role of an account permits a request; MLflow decides on the rest."""
     if account == METRICS:
-        return path == _METRICS_PATH and method in ("GET", "HEAD")
+        return path == "/metrics" and method in ("GET", "HEAD")
     if account not in (JOBS, PEOPLE):
         return True
     if _ADMINISTRATION.match(path):
