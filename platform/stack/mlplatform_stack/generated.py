@@ -204,9 +204,8 @@ def _workers(settings: StackSettings, number: int) -> dict[str, dict[str, Any]]:
     found = {}
     for index in range(number):
         name = f"ray-worker-{index}"
-        file = f"accelerator.{settings.accelerator}.yaml" if has_all else "base.yaml"
         found[name] = {
-            "extends": {"file": file, "service": "worker"},
+            "extends": {"file": _accelerator(settings) if has_all else "base.yaml", "service": "worker"},
             "container_name": f"${{STACK_PREFIX:-}}{name}",
             "hostname": name,
             **({} if has_all else _gpu(settings.accelerator, index)),

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from mlplatform.errors import SettingsError
 from mlplatform.settings.load import EnvironmentSettings, load_settings
-from mlplatform.settings.services import Jobs, Messages, ObjectStore, Ports, Space
+from mlplatform.settings.services import Jobs, Messages, ObjectStore, Space, StorePort
 from mlplatform.settings.setting import Section, Size, of_host, of_stack
 
 LOOPBACK = "127.0.0.1"
@@ -145,6 +145,17 @@ class Addresses(Section):
 
     hub_port: int = of_host(51820, ge=1, le=65535)
     """UDP, for the encrypted traffic of hosts that have joined. On all addresses."""
+
+
+class Ports(StorePort):
+    """Ports of the pages on this host; S3_PORT is that of MinIO."""
+
+    s3_console_port: int = of_host(9001, ge=1, le=65535)
+    mlflow_port: int = of_host(8000, ge=1, le=65535)
+    ray_port: int = of_host(8265, ge=1, le=65535)
+    notebook_port: int = of_host(8888, ge=1, le=65535)
+    grafana_port: int = of_host(3000, ge=1, le=65535)
+    prometheus_port: int = of_host(9090, ge=1, le=65535)
 
 
 class Images(Section):

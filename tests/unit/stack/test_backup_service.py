@@ -212,12 +212,12 @@ def test_settings_are_saved_without_passwords_in_addresses() -> None:
 
 
 def test_present_secrets_are_saved_during_a_rotation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("secrets/next/ray_token", "secrets/ray_token", "env", "workspace/notes"):
+    for name in ("secrets/next/ray_token", "secrets/ray_token", "env", "volumes/workspace/notes"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
     monkeypatch.setattr(contents, "ENV", tmp_path / "env")
     monkeypatch.setattr(contents, "SECRETS", tmp_path / "secrets")
-    monkeypatch.setattr(contents, "VOLUMES", tmp_path)
+    monkeypatch.setattr(contents, "VOLUMES", tmp_path / "volumes")
     saved = read(archived(contents._save_files))
     secrets = {name: content for name, content in saved.items() if name.startswith("secrets/")}
     assert secrets == {"secrets/ray_token": b"secrets/ray_token"}
@@ -307,9 +307,10 @@ def backup_of_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
         path = tmp_path / "old/home-alice" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    (tmp_path / "old/workspace").mkdir()
-    (tmp_path / "old/env").write_text("")
-    monkeypatch.setattr(contents, "ENV", tmp_path / "old/env")
+    (tmp_path / "old/wiki").mkdir()
+    (tmp_path / "new").mkdir()
+    (tmp_path / "env").write_text("")
+    monkeypatch.setattr(contents, "ENV", tmp_path / "env")
     monkeypatch.setattr(contents, "VOLUMES", tmp_path / "old")
     saved = archived(contents._save_files, Header("0.4.0", "", {}))
     monkeypatch.setattr(contents, "VOLUMES", tmp_path / "new")
@@ -323,10 +324,11 @@ def test_backup_has_files_of_people_without_tokens_and_caches(backup_of_home: by
 
 def test_files_of_people_are_restored_where_they_have_notebooks(backup_of_home: bytes, tmp_path: Path) -> None:
     kinds = {name.partition("/")[0] for name in read(backup_of_home)}
-    with pytest.raises(StorageError, match=r"lacks \(alice\): run `make notebook PERSON=alice`"):
-        contents.check_places(kinds)
+    with pytest.raises(StorageError, match=r"lacks \(\.\., home-alice, wiki\): run `make notebook PERSON=NAME`"):
+        contents.check_places({*kinds, ".."})
     uploads: Any = None  # the backup has no objects
-    (tmp_path / "new/home-alice").mkdir(parents=True)
+    (tmp_path / "new/home-alice").mkdir()
+    (tmp_path / "new/wiki").mkdir()
     contents.check_places(kinds)
     with reading(io.BytesIO(backup_of_home), {}) as (_, members):
         for member in members:

@@ -151,18 +151,34 @@ def test_images_create_user_with_id_of_compose_files(image: str, owner: str) -> 
     assert {declared.facts(service).get("owner", owner) for service in ours} == {owner}
 
 
+FILES = [file for file in CHECKOUT.glob("compose/*.yaml") if ".generated." not in file.name]
+VOLUMES = {volume for file in FILES for volume in yaml.safe_load(file.read_text()).get("volumes") or {}}
+
+NOT_SAVED = {
+    *("postgres", "minio", "ray-control", "ray-head-logs", "shared", "food11", "notebook-cache"),
+    *("mlflow-spool", "gateway-spool", "prometheus", "alertmanager", "grafana-dashboards", "proxy", "hub"),
+    *("backup-spool", "backup-state"),
+}
+"""Volumes whose content is saved as dumps and objects, can be made again, or belongs to this host."""
+
+
 def test_every_volume_is_given_to_user_of_its_service() -> None:
-    files = [file for file in CHECKOUT.glob("compose/*.yaml") if ".generated." not in file.name]
-    known = {volume for file in files for volume in yaml.safe_load(file.read_text()).get("volumes") or {}}
     services = declared.services(CHECKOUT, StackSettings.defaults(), generated=False)
     owners = generated.owners_of_volumes(services)
     # Root owns these: the hub configures interfaces, `make data` fills the data set's volume, backups read everything.
-    assert known - {"hub", "food11", "backup-spool", "backup-state"} == set(owners)
+    assert VOLUMES - {"hub", "food11", "backup-spool", "backup-state"} == set(owners)
     for name, service in services.items():
         owner = declared.facts(service).get("owner", service.get("user"))
         mounts = [mount.partition(":")[0] for mount in service.get("volumes", []) if not mount.endswith(":ro")]
         others = [volume for volume in mounts if owners.get(volume, owner) != owner and owner != "root"]
         assert not others, f"{name} writes to {others}, which belong to others"
+
+
+@pytest.mark.parametrize("service", ["backup", "backup-timer", "restore"])
+def test_every_volume_is_saved_or_named_as_not_saved(service: str) -> None:
+    mounts = declared.services(CHECKOUT, StackSettings.defaults(), generated=False)[service]["volumes"]
+    saved = {volume for volume in VOLUMES for mount in mounts if mount.startswith(f"{volume}:/volumes/{volume}")}
+    assert saved == VOLUMES - NOT_SAVED, f"mount each at /volumes/<its name> in {service}, or add it to NOT_SAVED"
 
 
 def test_joined_host_gives_volumes_to_user_of_its_worker() -> None:

@@ -1,4 +1,4 @@
-"""Sections of `.env` that the gateway reads too: jobs, messages, the object store, disks, ports."""
+"""Sections of `.env` that the gateway reads too: jobs, messages, the object store, disks."""
 
 from __future__ import annotations
 
@@ -125,20 +125,11 @@ class Space(Section):
     of registered models, and their runs, are always kept."""
 
 
-class Ports(Section):
-    """Ports of the pages on this host."""
-
-    mlflow_port: int = of_host(8000, ge=1, le=65535)
+class StorePort(Section):
+    """Port of the object store on this host, which the gateway names to clients."""
 
     s3_port: int = of_host(9000, ge=1, le=65535)
-    """Of MinIO, with its console."""
-
-    s3_console_port: int = of_host(9001, ge=1, le=65535)
-    ray_port: int = of_host(8265, ge=1, le=65535)
-    notebook_port: int = of_host(8888, ge=1, le=65535)
-    grafana_port: int = of_host(3000, ge=1, le=65535)
-    prometheus_port: int = of_host(9090, ge=1, le=65535)
 
 
-class OfGateway(Ports, Space, ObjectStore, Messages, Jobs):
+class OfGateway(StorePort, Space, ObjectStore, Messages, Jobs):
     """Settings that the gateway reads: `make up` passes it each of these sections whole."""

@@ -4,7 +4,7 @@
     databases/<name>               `pg_dump --format=custom`
     objects/<bucket>/<key>         an object; its metadata are in the member's PAX record `MLPLATFORM.meta`
     settings/env, secrets/<name>   settings; secrets only if they were asked for
-    grafana/grafana.db, workspace/<path>
+    grafana/grafana.db, <volume>/<path>
 
 Both directions stream: nothing is staged on the disk.
 """

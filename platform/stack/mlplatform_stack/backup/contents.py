@@ -31,6 +31,8 @@ ENV, SECRETS = Path("/backup/env"), Path("/backup/secrets")
 """Mount points of the host's `.env`, and of `secrets/` if it is to be saved."""
 
 VOLUMES = Path("/volumes")
+"""Folder with the volumes that the compose files mount into `backup` and `restore`: the only list of those saved."""
+
 HANDOVER = Path("/handover")
 """Folder of the host for the settings and secrets of the backup."""
 
@@ -104,10 +106,12 @@ def _save_files(writer: Writer) -> None:
         for path in sorted(SECRETS.iterdir()) if SECRETS.is_dir() else ():
             if path.is_file():  # a rotation has its new secrets in a folder
                 writer.add_bytes(f"secrets/{path.name}", path.read_bytes())
-        files.add_grafana(writer, VOLUMES / "grafana")
-        files.add_folder(writer, "workspace", VOLUMES / "workspace")
-        for home in sorted(VOLUMES.glob(f"{files.HOME}*")):
-            files.add_folder(writer, home.name, home, files.NOT_OF_HOME)
+        for volume in sorted(VOLUMES.iterdir()):
+            name = volume.name
+            if name == "grafana":
+                files.add_grafana(writer, volume)
+            else:
+                files.add_folder(writer, name, volume, files.NOT_OF_HOME if name.startswith(files.HOME) else ())
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise
@@ -139,19 +143,19 @@ def verify(repository: Repository, snapshot: str) -> Header:
 
 
 def check_places(kinds: Collection[str]) -> None:
-    """Check that the files of people have volumes to be restored to.
+    """Check that the files of each volume have a volume to be restored to.
 
     Args:
         kinds: first parts of the names in a backup.
 
     Raises:
-        StorageError: the stack lacks the notebook of a person.
+        StorageError: the stack lacks the notebook of a person, or a service.
     """
-    homes = [kind for kind in kinds if kind.startswith(files.HOME)]
-    if missing := sorted(home.removeprefix(files.HOME) for home in homes if not (VOLUMES / home).is_dir()):
+    places = {"databases", "objects", "settings", "secrets", *(volume.name for volume in VOLUMES.iterdir())}
+    if lacking := sorted({*kinds} - places):
         raise StorageError(
-            f"The backup has files of notebooks that this stack lacks ({', '.join(missing)}): run `make notebook "
-            f"PERSON={missing[0]}` for each, so that the files have a place, then restore again."
+            f"The backup has files of volumes that this stack lacks ({', '.join(lacking)}): run `make notebook "
+            "PERSON=NAME` for each home-NAME, then restore again; others need the version that made the backup."
         )
 
 
@@ -193,10 +197,10 @@ def _restore(member: Member, uploads: objects.Uploads, progress: Progress) -> No
         progress.note(f"restored the database {name}")
     elif kind == "objects":
         uploads.add(member.meta, member.size, member.content, lambda: progress.add(member.size))
-    elif kind in ("workspace", "grafana") or kind.startswith(files.HOME):
-        files.restore_entry(VOLUMES / kind, member.meta, member.content)
-        progress.add(member.size)
     elif kind in ("settings", "secrets"):
         target = HANDOVER / kind
         target.mkdir(mode=0o700, exist_ok=True)
         (target / Path(name).name).write_bytes(member.content.read())
+    elif VOLUMES / kind in VOLUMES.iterdir():
+        files.restore_entry(VOLUMES / kind, member.meta, member.content)
+        progress.add(member.size)
