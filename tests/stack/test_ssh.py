@@ -28,10 +28,11 @@ Server("answers.sock", Answer).serve_forever()
 """
 
 
-@pytest.fixture(scope="module")
-def alices(people: dict[str, Person], jobs: Jobs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture
+def alices(people: dict[str, Person], jobs: Jobs, tmp_path: Path) -> Iterator[str]:
     """A job of alice that answers HTTP on a Unix socket in its folder."""
-    folder = tmp_path_factory.mktemp("job")
+    folder = tmp_path / "job"
+    folder.mkdir()
     (folder / "serve.py").write_text(SERVER)
     job = submit(people["alice"], "python", "serve.py", folder=folder)
     wait_for(lambda: jobs.get(job).status == "RUNNING", "the job to run")
@@ -162,7 +163,7 @@ def test_session_ends_with_its_job_and_revoked_token(
     left = client(config, "ssh", host, "nohup sleep 12345 >/dev/null 2>&1 & hostname")
     node = left.stdout.strip()
     shell = subprocess.Popen(["ssh", "-F", str(config), host, "sleep 54321"], env={"PATH": "/usr/bin:/bin"})
-    processes = lambda: stack.execute(node, "pgrep", "-fc", "sleep (12345|54321)", check=False).stdout.strip()  # noqa: E731
+    processes = lambda: stack.execute(node, "pgrep", "--full", "--count", "sleep (12345|54321)", check=False).stdout.strip()  # noqa: E731
     wait_for(lambda: int(processes()) >= 2, "both programs", 30)
     jobs.stop(job)
     assert shell.wait(timeout=60) != 0

@@ -28,8 +28,8 @@ def original() -> str:
     return str(Path(ray.__file__).parent / "dashboard" / "agent.py")
 
 
-def add_route() -> None:
-    """Let the agent that this process becomes have the route."""
+def route() -> type:
+    """Return the class with the route, which the agent that this process becomes finds as long as something holds it."""
     from aiohttp import web
     from ray.dashboard.optional_utils import DashboardAgentRouteTable
     from ray.dashboard.utils import DashboardAgentModule
@@ -66,7 +66,9 @@ def add_route() -> None:
             request.transport.abort()  # closes this process's copy only
             return web.Response()
 
+    return SshModule
+
 
 if __name__ == "__main__":
-    add_route()
+    held = route()
     runpy.run_path(original(), run_name="__main__")
