@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 from embedded import wait_until
+
 from mlplatform.client.jobs import Jobs
 from mlplatform.settings.environment import environment
 from mlplatform.settings.job import Settings

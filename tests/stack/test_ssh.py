@@ -17,13 +17,14 @@ from persons import Person, administer, submit
 from mlplatform.client.jobs import Jobs
 
 SERVER = """
-import http.server, os, socketserver
+import http.server, pathlib, socketserver
 class Server(socketserver.UnixStreamServer):
     def get_request(self):
         return super().get_request()[0], ("", 0)
 class Answer(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200); self.end_headers(); self.wfile.write(b"from the job")
+pathlib.Path("answers.sock").unlink(missing_ok=True)  # of another job with the same files
 Server("answers.sock", Answer).serve_forever()
 """
 
@@ -49,12 +50,15 @@ def config(people: dict[str, Person]) -> Path:
     return file
 
 
+def variables(config: Path) -> dict[str, str]:
+    """What a program has that a desktop has started."""
+    return {"PATH": "/usr/bin:/bin", "HOME": str(config.parent)}
+
+
 def client(config: Path, program: str, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
     """Run an OpenSSH client with the entry, and none of the variables of a terminal."""
     command = [program, "-F", str(config), *arguments]
-    return subprocess.run(
-        command, input=given, capture_output=True, text=True, timeout=120, env={"PATH": "/usr/bin:/bin"}
-    )
+    return subprocess.run(command, input=given, capture_output=True, text=True, timeout=120, env=variables(config))
 
 
 def test_command_has_folder_variables_and_python_of_job(people: dict[str, Person], alices: str, jobs: Jobs) -> None:
@@ -92,7 +96,7 @@ def test_ports_and_sockets_are_forwarded(config: Path, alices: str, tmp_path: Pa
         port = free.getsockname()[1]
     folder = client(config, "ssh", f"{alices}.mlplatform", "pwd").stdout.strip()
     forwards = ["-N", "-D", f"127.0.0.1:{port}", "-L", f"{local}:{folder}/answers.sock", f"{alices}.mlplatform"]
-    tunnel = subprocess.Popen(["ssh", "-F", str(config), *forwards], env={"PATH": "/usr/bin:/bin"})
+    tunnel = subprocess.Popen(["ssh", "-F", str(config), *forwards], env=variables(config))
     try:
         wait_for(local.exists, "the forwarded socket", 30)
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(local))) as through:
@@ -114,7 +118,7 @@ def test_each_rank_of_a_training_is_reached_on_its_node(people: dict[str, Person
         wait_for(lambda: "mlplatform report" in jobs.logs(job), "a report", 240)
         seen = {}
         for rank in (0, 1):
-            program = "cat /proc/$PPID/comm >/dev/null; hostname; echo $MLPLATFORM_JOB_ID; pwd"
+            program = "hostname; echo $MLPLATFORM_JOB_ID; pwd"
             printed = people["alice"].types("mlplatform", "ssh", job, "--rank", str(rank), "--", program)
             seen[rank] = printed.split()
             assert seen[rank][1] == job, printed
@@ -162,8 +166,10 @@ def test_session_ends_with_its_job_and_revoked_token(
     host = f"{job}.mlplatform"
     left = client(config, "ssh", host, "nohup sleep 12345 >/dev/null 2>&1 & hostname")
     node = left.stdout.strip()
-    shell = subprocess.Popen(["ssh", "-F", str(config), host, "sleep 54321"], env={"PATH": "/usr/bin:/bin"})
-    processes = lambda: stack.execute(node, "pgrep", "--full", "--count", "sleep (12345|54321)", check=False).stdout.strip()  # noqa: E731
+    shell = subprocess.Popen(["ssh", "-F", str(config), host, "sleep 54321"], env=variables(config))
+    processes = lambda: stack.execute(
+        node, "pgrep", "--full", "--count", "sleep (12345|54321)", check=False
+    ).stdout.strip()
     wait_for(lambda: int(processes()) >= 2, "both programs", 30)
     jobs.stop(job)
     assert shell.wait(timeout=60) != 0

@@ -46,7 +46,7 @@ def run(job_id: str, rank: int | None, command: Sequence[str]) -> None:
     """
     options = [part for name, value in _options() for part in ("-o", f"{name}={value}")]
     try:
-        os.execvp("ssh", ["ssh", *options, host(job_id, rank), *command])  # noqa: S606, S607 - the one of the user
+        os.execvp("ssh", ["ssh", *options, host(job_id, rank), *command])  # noqa: S606 - the one of the user
     except FileNotFoundError:
         raise SettingsError("The command ssh is missing here; install OpenSSH's client.") from None
 

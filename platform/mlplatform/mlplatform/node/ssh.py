@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -16,12 +17,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from ctypes import CDLL
 from pathlib import Path
 
 from mlplatform.node import ssh_session
+from mlplatform_warm.ray.setup_worker import CONTEXT
 
 SERVER = "/usr/sbin/sshd"
 
@@ -54,7 +55,7 @@ def main(job_id: str, attempt: str, key: str, pid: str = "", gpus: str = "") -> 
         job_id: id of the job.
         attempt: number of its attempt.
         key: the client's public key.
-        pid: the process whose environment the session gets; by default the entry point.
+        pid: the process whose folder the session gets, and with which it ends; by default the entry point.
         gpus: indices of the GPUs that Ray has given the process since its start, with commas.
     """
     connection = socket.socket(fileno=0)
@@ -62,9 +63,10 @@ def main(job_id: str, attempt: str, key: str, pid: str = "", gpus: str = "") -> 
     try:
         if not Path(SERVER).exists():
             raise _RefusedError("Jobs of the embedded platform run on this machine: open a terminal instead.")
-        process = int(pid) if pid else _first_process(job_id, attempt)
+        first = _first_process(job_id, attempt)
+        process = int(pid) if pid else first
         end = os.pidfd_open(process)
-        environment, folder = _environment(process), os.readlink(f"/proc/{process}/cwd")
+        environment, folder = _environment(first), os.readlink(f"/proc/{process}/cwd")
     except (OSError, _RefusedError) as error:
         text = f"{error}" if isinstance(error, _RefusedError) else f"The process of job {job_id} has just ended."
         _answer(connection, "409 Conflict", text)
@@ -101,26 +103,34 @@ def _answer(connection: socket.socket, status: str, text: str = "") -> None:
 
 
 def _first_process(job_id: str, attempt: str) -> int:
-    """Return the process of an attempt on this node that was started first: the shell with its command."""
-    wanted = {f"MLPLATFORM_JOB_ID={job_id}".encode(), f"MLPLATFORM_ATTEMPT={attempt}".encode()}
+    """Return the process of an attempt on this node that was started first: the shell with its command, if it is here.
+
+    Forks of a template of warm start have the environment of that, but for each there is also a process of the attempt.
+    """
+    wanted = {("MLPLATFORM_JOB_ID", job_id), ("MLPLATFORM_ATTEMPT", attempt)}
     found = []
-    for process in _processes():
+    for process in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
         with suppress(OSError):
-            if wanted <= set((process / "environ").read_bytes().split(b"\0")):
-                started = (process / "stat").read_bytes().rpartition(b")")[2].split()[19]
-                found.append((int(started), int(process.name)))
+            if wanted <= _environment(process).items():
+                started = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[19]
+                found.append((int(started), process))
     if not found:
         raise _RefusedError(f"Attempt {attempt} of job {job_id} has no process on this node; try again while it runs.")
     return min(found)[1]
 
 
-def _processes() -> Iterator[Path]:
-    return (entry for entry in Path("/proc").iterdir() if entry.name.isdigit())
-
-
 def _environment(process: int) -> dict[str, str]:
-    variables = Path(f"/proc/{process}/environ").read_bytes().decode(errors="surrogateescape").split("\0")
-    return dict(variable.split("=", 1) for variable in variables if "=" in variable)
+    """Return the variables of a process, with those that a worker of Ray takes from its command line."""
+    words, variables = _read(process, "cmdline"), _read(process, "environ")
+    found = dict(variable.split("=", 1) for variable in variables if "=" in variable)
+    context = next((word.removeprefix(CONTEXT) for word in words if word.startswith(CONTEXT)), "{}")
+    for name, value in (json.loads(context).get("env_vars") or {}).items():
+        found[name] = re.sub(r"\$\{([A-Z0-9_]+)\}", lambda match: found.get(match[1], ""), value)
+    return found
+
+
+def _read(process: int, name: str) -> list[str]:
+    return Path(f"/proc/{process}/{name}").read_bytes().decode(errors="surrogateescape").split("\0")
 
 
 def _end_with(process: int) -> None:
