@@ -17,21 +17,20 @@ from persons import Person, administer, submit
 from mlplatform.client.jobs import Jobs
 
 SERVER = """
-import http.server, pathlib, socketserver
+import http.server, os, socketserver
 class Server(socketserver.UnixStreamServer):
     def get_request(self):
         return super().get_request()[0], ("", 0)
 class Answer(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200); self.end_headers(); self.wfile.write(b"from the job")
-pathlib.Path("answers.sock").unlink(missing_ok=True)  # of another job with the same files
-Server("answers.sock", Answer).serve_forever()
+Server(f"/tmp/{os.environ['MLPLATFORM_JOB_ID']}.sock", Answer).serve_forever()
 """
 
 
 @pytest.fixture
 def alices(people: dict[str, Person], jobs: Jobs, tmp_path: Path) -> Iterator[str]:
-    """A job of alice that answers HTTP on a Unix socket in its folder."""
+    """A job of alice that answers HTTP on a Unix socket."""
     folder = tmp_path / "job"
     folder.mkdir()
     (folder / "serve.py").write_text(SERVER)
@@ -80,10 +79,10 @@ def test_editors_way_works_with_entry_alone(config: Path, alices: str, tmp_path:
     assert "written" in terminal.stdout
     content = b"\0\xff\r\n" * (1 << 18)
     (tmp_path / "sent").write_bytes(content)
-    for flags in ([], ["-O"]):
-        sent = client(config, "scp", *flags, str(tmp_path / "sent"), f"{host}:sent file")
+    for flags, name in ([], "of two words"), (["-O"], "by-the-old-protocol"):
+        sent = client(config, "scp", *flags, str(tmp_path / "sent"), f"{host}:{name}")
         assert sent.returncode == 0, sent.stderr
-        assert client(config, "scp", *flags, f"{host}:sent file", str(tmp_path / "back")).returncode == 0
+        assert client(config, "scp", *flags, f"{host}:{name}", str(tmp_path / "back")).returncode == 0
         assert (tmp_path / "back").read_bytes() == content
     listed = client(config, "sftp", "-b", "-", host, given="ls -l\n")
     assert "serve.py" in listed.stdout, listed.stderr
@@ -94,8 +93,7 @@ def test_ports_and_sockets_are_forwarded(config: Path, alices: str, tmp_path: Pa
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    folder = client(config, "ssh", f"{alices}.mlplatform", "pwd").stdout.strip()
-    forwards = ["-N", "-D", f"127.0.0.1:{port}", "-L", f"{local}:{folder}/answers.sock", f"{alices}.mlplatform"]
+    forwards = ["-N", "-D", f"127.0.0.1:{port}", "-L", f"{local}:/tmp/{alices}.sock", f"{alices}.mlplatform"]
     tunnel = subprocess.Popen(["ssh", "-F", str(config), *forwards], env=variables(config))
     try:
         wait_for(local.exists, "the forwarded socket", 30)
@@ -167,13 +165,15 @@ def test_session_ends_with_its_job_and_revoked_token(
     left = client(config, "ssh", host, "nohup sleep 12345 >/dev/null 2>&1 & hostname")
     node = left.stdout.strip()
     shell = subprocess.Popen(["ssh", "-F", str(config), host, "sleep 54321"], env=variables(config))
-    processes = lambda: stack.execute(
-        node, "pgrep", "--full", "--count", "sleep (12345|54321)", check=False
-    ).stdout.strip()
-    wait_for(lambda: int(processes()) >= 2, "both programs", 30)
+
+    def left_there() -> str:
+        pattern = "^sleep (12345|54321)"
+        return stack.execute(node, "pgrep", "--full", "--count", pattern, check=False).stdout.strip()
+
+    wait_for(lambda: left_there() == "2", "both programs", 30)
     jobs.stop(job)
     assert shell.wait(timeout=60) != 0
-    wait_for(lambda: processes() == "0", "the end of what the sessions left", 30)
+    wait_for(lambda: left_there() == "0", "the end of what the sessions left", 30)
     assert not stack.execute(node, "sh", "-c", "ls -d /dev/shm/mlplatform-ssh-*", check=False).stdout
     ended = people["alice"].types("mlplatform", "ssh", job, "--", "true")
     assert f"Job {job} is STOPPED; a shell can be opened while it runs." in ended
