@@ -29,7 +29,7 @@ def original() -> str:
 
 
 def route() -> type:
-    """Return the class with the route, which the agent that this process becomes finds as long as something holds it."""
+    """Return the class with the route; the agent that this process becomes finds it as long as something holds it."""
     from aiohttp import web
     from ray.dashboard.optional_utils import DashboardAgentRouteTable
     from ray.dashboard.utils import DashboardAgentModule

@@ -66,7 +66,7 @@ def main(job_id: str, attempt: str, key: str, pid: str = "", gpus: str = "") -> 
         first = _first_process(job_id, attempt)
         process = int(pid) if pid else first
         end = os.pidfd_open(process)
-        environment, folder = _environment(first), os.readlink(f"/proc/{process}/cwd")
+        environment, folder = _environment(first), str(Path(f"/proc/{process}/cwd").readlink())
     except (OSError, _RefusedError) as error:
         text = f"{error}" if isinstance(error, _RefusedError) else f"The process of job {job_id} has just ended."
         _answer(connection, "409 Conflict", text)
