@@ -15,6 +15,7 @@ from starlette.routing import Mount
 from mlplatform.contract import GATEWAY_HEADER
 from mlplatform.errors import PlatformError
 from mlplatform_gateway.audit import api as audit
+from mlplatform_gateway.dev import api as dev
 from mlplatform_gateway.http.application import application
 from mlplatform_gateway.http.auth import OPEN_PATHS, STATIC, TokenAuth
 from mlplatform_gateway.http.clients import Forwarded
@@ -49,6 +50,7 @@ def create_app(config: GatewaySettings) -> FastAPI:
         jobs.state_routes(parts.store, parts.head),
         jobs.resume_routes(its, parts.reconciler, parts.admission),
         jobs.attempt_routes(parts.runs),
+        dev.routes(parts.head, parts.audit),
         logs.routes(parts.logs, parts.to_head),
         logs.driver_routes(parts.store, parts.logs, parts.to_head),
         logs.shipper_routes(parts.logs),

@@ -115,6 +115,12 @@ class LoginCodeError(PlatformError):
     status = 403
 
 
+class NoShellError(PlatformError):
+    """No shell can be opened in the job now."""
+
+    status = 409
+
+
 class DiskFullError(PlatformError):
     """A disk has too little room for new jobs."""
 

@@ -38,6 +38,9 @@ TAG_HOLDER = "mlplatform.held_by"
 RUNS = "/platform/attempt/runs"
 """Path below which an attempt reports its runs to the gateway."""
 
+SSH = "/mlplatform/ssh"
+"""Path at which the agent of a node makes an SSH connection of a request."""
+
 GATEWAY_HEADER = "X-MLPlatform-Gateway"
 """Header of every response of the gateway, with its version."""
 

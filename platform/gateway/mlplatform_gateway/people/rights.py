@@ -82,6 +82,9 @@ class Verb(StrEnum):
     VALUES = "values"
     """Read the values of its variables."""
 
+    SHELL = "shell"
+    """Open a shell in it, with its variables and its rights."""
+
     STOP = "stop"
     RESUME = "resume"
     DELETE = "delete"
@@ -103,8 +106,8 @@ _RIGHTS: dict[Relation, set[Verb]] = {
     Relation.TEAM_MATE: _OF_A_TEAM,
     Relation.LEAD: {*_OF_A_TEAM, *_CONTROL, Verb.URGENT},
     Relation.OWNER: set(Verb),
-    # The values may be secrets of the owner.
-    Relation.ADMINISTRATOR: set(Verb) - {Verb.VALUES},
+    # The values may be secrets of the owner, whom a shell acts for.
+    Relation.ADMINISTRATOR: set(Verb) - {Verb.VALUES, Verb.SHELL},
 }
 
 
@@ -143,12 +146,15 @@ def may(principal: Principal, verb: Verb, person: str | None, team: str | None) 
 def refusal(principal: Principal, verb: Verb, job_id: str, person: str | None, team: str | None) -> str:
     """Return the sentence about a right that is missing, and who has it."""
     whose = f"{person or 'the shared token'}{f' of team {team}' if team else ''}"
-    action = f"{verb} it" if verb in _CONTROL else {Verb.LOGS: "read its log"}.get(verb, f"read its {verb}")
+    others = {Verb.LOGS: "read its log", Verb.SHELL: "open a shell in it"}
+    action = f"{verb} it" if verb in _CONTROL else others.get(verb, f"read its {verb}")
     names = [
         *([person] if person else []),
         *([f"{'the leads' if verb in _CONTROL else 'members'} of team {team}"] if team else []),
         "administrators",
     ]
+    if verb is Verb.SHELL:
+        names = [person or "administrators"]
     may_do = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
     who = f"job {principal.attempt.job}" if principal.attempt else principal.person
     return f"Job {job_id} belongs to {whose}, so {who} cannot {action}; only {may_do} can."

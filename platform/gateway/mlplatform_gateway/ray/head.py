@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +18,7 @@ import httpx
 from mlplatform.capacity.resources import Node
 from mlplatform.client.certificates import verification
 from mlplatform.errors import UnreachableError
-from mlplatform_gateway.errors import REJECTS, RefusedError
+from mlplatform_gateway.errors import REJECTS, NoShellError, RefusedError
 from mlplatform_gateway.ray import listings
 
 _TIMEOUT = httpx.Timeout(20.0, connect=3.0)
@@ -73,6 +73,7 @@ class RayHead:
     ) -> None:
         self.address = address
         self._agent = agent_address
+        self._auth = auth
         self._http = httpx.AsyncClient(
             base_url=address, auth=auth, timeout=_TIMEOUT, trust_env=False, verify=verification(address, agent_address)
         )
@@ -209,6 +210,36 @@ class RayHead:
                 if answer.is_success:
                     return True
         return False
+
+    async def training_worker(self, ray_job_id: str, rank: int) -> dict[str, Any] | None:
+        """Return Ray's details of a worker of a job's latest training; None if no training that runs has this rank."""
+        runs = (await self._json("/api/train/v2/runs/v1"))["train_runs"]
+        attempts = (attempt for run in runs if run["job_id"] == ray_job_id for attempt in reversed(run["attempts"]))
+        workers = (worker for attempt in attempts if attempt["status"] == "RUNNING" for worker in attempt["workers"])
+        return next((worker for worker in workers if worker["world_rank"] == rank), None)
+
+    @asynccontextmanager
+    async def upgraded(self, agent: str, path: str, **params: str) -> AsyncIterator[Any]:
+        """Yield the connection, a network stream of httpx, that an agent makes of a request.
+
+        Args:
+            agent: address of the agent.
+
+        Raises:
+            NoShellError: it refuses; with its text.
+        """
+        headers = {"Connection": "upgrade", "Upgrade": "ssh"}
+        client = httpx.AsyncClient(auth=self._auth, timeout=_TIMEOUT, trust_env=False, verify=verification(agent))
+        try:
+            async with client, client.stream("GET", f"{agent}{path}", params=params, headers=headers) as answer:
+                if answer.status_code != httpx.codes.SWITCHING_PROTOCOLS:
+                    await answer.aread()
+                    raise NoShellError(_last_line(answer))
+                yield answer.extensions["network_stream"]
+        except httpx.TransportError as error:
+            raise UnreachableError(
+                f"The node's agent at {agent} does not answer ({error or type(error).__name__})."
+            ) from error
 
     async def _listed(self, kind: str, **equal: str) -> list[dict[str, Any]]:
         """List rows of Ray's state API, those with the given values."""

@@ -18,6 +18,7 @@ from mlplatform.cli import (
     people,
     queue,
     secrets,
+    ssh,
     submit,
     teams,
     tokens,
@@ -33,7 +34,7 @@ app = typer.Typer(
     help="Submit training jobs, follow them, and manage models and data sets.",
 )
 for verb in (
-    *(submit.submit, jobs.logs, jobs.wait, jobs.stop, jobs.resume, top.top, queue.queue, queue.why),
+    *(submit.submit, jobs.logs, jobs.wait, jobs.stop, jobs.resume, ssh.ssh, top.top, queue.queue, queue.why),
     *(audit.audit, usage.usage, notify.notify, tokens.login, tokens.logout, tokens.s3_credentials),
 ):
     app.command()(verb)

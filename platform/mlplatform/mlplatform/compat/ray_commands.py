@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mlplatform.compat import ray_runtime_env_agent, ray_setup_worker
+from mlplatform.compat import ray_dashboard_agent, ray_runtime_env_agent, ray_setup_worker
 from mlplatform.compat.patches import around
 
 START = (sys.executable, "-m", "ray.scripts.scripts", "start")
@@ -33,21 +33,24 @@ def disable_client_server(parameters: Any) -> None:
 
 
 def change_raylet(agent_port: int) -> None:
-    """Let this process, `ray start`, pass a port to its raylet, and our agent for runtime environments.
+    """Let this process, `ray start`, pass a port to its raylet, and our main files of its two agents.
 
     A raylet reads the ports of its agents from files, and aborts if one is missing after 15 s (a literal in Ray's C++
     code): a node did not start beside 14 busy processes on 2 cores. It does not read a port that its command line has.
-    Ray passes all but one of those that `ray start` is given. The command line also has those of the agents, of which
-    `ray_runtime_env_agent` replaces one.
+    Ray passes all but one of those that `ray start` is given. The command line also has those of the agents.
     """
     from ray._private import ray_constants, services
 
-    ours, theirs = ray_runtime_env_agent.__file__, str(ray_runtime_env_agent.private("runtime_env/agent/main.py"))
+    ours = {
+        str(ray_runtime_env_agent.private("runtime_env/agent/main.py")): ray_runtime_env_agent.__file__,
+        ray_dashboard_agent.original(): ray_dashboard_agent.__file__,
+    }
 
     @around(services, "start_ray_process")
     def start_process(start: Any, command: list[str], process_type: str, *arguments: Any, **options: Any) -> Any:
         if process_type == ray_constants.PROCESS_TYPE_RAYLET:
-            command = [part.replace(theirs, ours) for part in command]
+            for file, replacement in ours.items():
+                command = [part.replace(file, replacement) for part in command]
             command.append(f"--dashboard_agent_listen_port={agent_port}")
         return start(command, process_type, *arguments, **options)
 

@@ -1,0 +1,1 @@
+"""Work inside running jobs."""

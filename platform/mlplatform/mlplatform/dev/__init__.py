@@ -1,0 +1,1 @@
+"""Work inside a running job, from another machine."""

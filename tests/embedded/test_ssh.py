@@ -1,0 +1,24 @@
+"""The way of `mlplatform ssh` to a job's node: over the gateway and Ray's agent, to a process there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from embedded import wait_until
+
+from mlplatform.client.jobs import Jobs
+from mlplatform.settings.environment import environment
+from mlplatform.settings.job import Settings
+
+
+def test_embedded_platform_names_its_alternative(reached: Settings, tmp_path) -> None:
+    with Jobs(reached) as jobs:
+        job = jobs.submit("sleep 600", tmp_path)
+        wait_until(lambda: jobs.get(job).status == "RUNNING")
+        variables = environment() | reached.environment() | {"HOME": str(tmp_path)}
+        command = [sys.executable, "-m", "mlplatform", "ssh", job]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
+        jobs.stop(job)
+    assert "open a terminal instead" in done.stderr, done
+    assert done.returncode
