@@ -50,7 +50,7 @@ def config(people: dict[str, Person]) -> Path:
 
 
 def variables(config: Path) -> dict[str, str]:
-    """What a program has that a desktop has started."""
+    """Environment of a program that a desktop has started."""
     return {"PATH": "/usr/bin:/bin", "HOME": str(config.parent)}
 
 
