@@ -45,7 +45,7 @@ def route() -> type:
             """It needs aiohttp."""
             return False
 
-        @DashboardAgentRouteTable.get(SSH)
+        @DashboardAgentRouteTable.get(SSH)  # type: ignore[untyped-decorator]
         async def connect(self, request: web.Request) -> web.Response:
             """Hand the connection to a process, which answers."""
             assert request.transport  # noqa: S101 - the client is still connected

@@ -91,7 +91,9 @@ def _serve(connection: socket.socket, folder: Path, key: str, job: dict[str, obj
     names = {"python": sys.executable, "session": ssh_session.__file__, "sftp": ssh_session.SFTP}
     (folder / "config").write_text(_CONFIG.format(folder=folder, **names))
     _answer(connection, "101 Switching Protocols")
-    subprocess.Popen([SERVER, "-i", "-f", str(folder / "config")], stdin=connection, stdout=connection)
+    subprocess.Popen(
+        [SERVER, "-i", "-f", str(folder / "config")], stdin=connection.fileno(), stdout=connection.fileno()
+    )
 
 
 def _answer(connection: socket.socket, status: str, text: str = "") -> None:
