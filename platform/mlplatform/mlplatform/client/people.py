@@ -55,7 +55,7 @@ class Session:
         has_mlflow: whether people have accounts at MLflow.
         s3_profile: profile in `~/.aws` for the object store; None if none was written.
         s3_endpoint: address of the object store in the profile.
-        s3_problem: sentence why there is none; None also without an object store.
+        s3_problem: sentence that says why there is none; None also without an object store.
     """
 
     person: str
@@ -89,7 +89,7 @@ def beyond_nodes(link: Connection) -> str | None:
 
 
 def caps_in(option: str, pairs: Sequence[str]) -> dict[str, float]:
-    """Return upper limits by name, from `gpus=4`; a name with nothing behind the `=` has no limit.
+    """Return upper limits by name, from `gpus=4`; a name with nothing after the `=` has no limit.
 
     Raises:
         SettingsError: a pair is invalid.
