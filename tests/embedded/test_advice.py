@@ -37,15 +37,15 @@ def test_unreachable_hub_error_gets_cache_advice(
 ) -> None:
     with pytest.raises(Exception) as failure:  # noqa: PT011 - each client has its own
         lack(tmp_path, closed_port)
-    assert advice.advice_for(failure.value) == advice.ADVICE
-    assert "/shared/cache" in advice.ADVICE
-    assert "make data FROM=" in advice.ADVICE
+    assert advice.advice_for(failure.value) == advice.MODEL_HUB
+    assert "/shared/cache" in advice.MODEL_HUB
+    assert "make data FROM=" in advice.MODEL_HUB
 
 
 def test_error_text_from_worker_gets_advice_once() -> None:
     text = "ray.train.WorkerGroupError: rank 1:\nhuggingface_hub.errors.OfflineModeIsEnabled: Cannot reach it"
-    assert advice.advice_for(RuntimeError(text)) == advice.ADVICE
-    assert advice.advice_in(f"{text}\n{advice.ADVICE}") is None
+    assert advice.advice_for(RuntimeError(text)) == advice.MODEL_HUB
+    assert advice.advice_in(f"{text}\n{advice.MODEL_HUB}") is None
 
 
 def test_other_connection_errors_get_no_advice(closed_port: int) -> None:
@@ -68,7 +68,7 @@ def test_job_failing_on_hub_prints_advice_once(
             _lack_file(tmp_path, 0)
     finally:
         mlflow.set_tracking_uri(None)
-    assert capsys.readouterr().err.count(advice.ADVICE) == 1
+    assert capsys.readouterr().err.count(advice.MODEL_HUB) == 1
 
 
 def _missing_module(folder: Path) -> None:

@@ -20,7 +20,7 @@ from mlplatform_gateway.http.application import application
 from mlplatform_gateway.http.auth import OPEN_PATHS, STATIC, TokenAuth
 from mlplatform_gateway.http.clients import Forwarded
 from mlplatform_gateway.http.errors import error_handler
-from mlplatform_gateway.http.headers import ResponseHeaders
+from mlplatform_gateway.http.response_headers import ResponseHeaders
 from mlplatform_gateway.jobs import api as jobs
 from mlplatform_gateway.logs import api as logs
 from mlplatform_gateway.mlflow import api as mlflow

@@ -13,7 +13,7 @@ from mlplatform.storage.objects import open_store
 from mlplatform_gateway.audit.store import AuditLog
 from mlplatform_gateway.http.access import LOG_SHIPPER, MLFLOW
 from mlplatform_gateway.http.auth import TokenCheck
-from mlplatform_gateway.http.headers import RAY_PAGES, ResponseHeaders
+from mlplatform_gateway.http.response_headers import RAY_PAGES, ResponseHeaders
 from mlplatform_gateway.jobs.admission import Admission
 from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
 from mlplatform_gateway.jobs.housekeeping import JobRuns

@@ -21,7 +21,7 @@ from mlplatform_stack import images
 from mlplatform_stack.settings import StackSettings
 
 _PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-"""Versions for whose command line an archive has the packages."""
+"""Versions of Python for which an archive has the command line's packages."""
 
 _WHEELS = "wheels"
 """Folder of the packages, in their image."""
@@ -78,7 +78,7 @@ def _download(root: Path, folder: Path) -> None:
 
 
 def _build(image: str, folder: Path) -> None:
-    """Build an image that has a folder's files only."""
+    """Build an image that contains only the packages in a folder."""
     (folder / "Dockerfile").write_text(f"FROM scratch\nCOPY {_WHEELS} /{_WHEELS}\n")
     if subprocess.run(["docker", "build", "--quiet", "--tag", image, str(folder)], check=False).returncode:
         raise HostError("The packages could not be added to the bundle; the reason is above.")

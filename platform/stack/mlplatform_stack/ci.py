@@ -23,7 +23,7 @@ from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.secrets.credentials import read_mlflow_account
 from mlplatform.settings.environment import in_the_way, shell_environment
-from mlplatform_stack import checkout, doctor, networks, sizing
+from mlplatform_stack import checkout, networks, preflight, sizing
 from mlplatform_stack import compose as stack_compose
 from mlplatform_stack import env as stack_env
 from mlplatform_stack.docker import compose
@@ -78,7 +78,7 @@ def _stack(root: Path, logs: Path) -> Iterator[Path]:
     _remove(stack)  # that of a run which was killed
     try:
         _write_files(root, stack)
-        doctor.check_host(stack)
+        preflight.check_host(stack)
         stack_compose.up(stack)
         yield stack
     finally:

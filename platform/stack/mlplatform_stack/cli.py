@@ -49,13 +49,13 @@ def env(root: Root = Path()) -> None:
 def up(root: Root = Path(), only: Only = "") -> None:
     """Check the host, start the stack, wait until it is healthy, and show its addresses."""
     from mlplatform.errors import HostError
-    from mlplatform_stack import compose, doctor, images, notebooks, unfinished
+    from mlplatform_stack import compose, images, notebooks, preflight, unfinished
     from mlplatform_stack.hosts import joining
 
     unfinished.check(root)
     if joining.has_joined(root):
         raise HostError("This checkout's worker has joined another host's stack: run `make leave` first.")
-    for sentence in doctor.check_host(root, only):
+    for sentence in preflight.check_host(root, only):
         print(f"Note: {sentence}", file=sys.stderr)
     if notebooks.read_ports(root):
         print("People have notebooks of their own, so the shared one does not run.")

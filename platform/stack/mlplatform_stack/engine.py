@@ -1,6 +1,6 @@
 """Checks of the Docker engine: that it is Docker, its versions, and what it cannot do for this checkout.
 
-As a program, which `make build` runs: whether it can build the images.
+As a program, which `make build` runs: exit with the problems of an engine that cannot build the images.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def restrictions(root: Path, settings: StackSettings, options: Collection[str], 
     ]
     closed = " ".join(str(folder) for folder in folders if "name=selinux" in options and _label(folder) != _LABEL)
     if closed:
-        yield f"Docker uses SELinux, which denies containers {closed}: run `sudo chcon -R -t {_LABEL} {closed}`."
+        fix = f"sudo chcon -R -t {_LABEL} {closed}"
+        yield f"Docker uses SELinux, which denies containers access to {closed}: run `{fix}`."
     kfd = dev / "kfd"
     if (
         "name=rootless" in options

@@ -79,10 +79,10 @@ def number_of_workers(root: Path) -> int:
 
 
 def render(root: Path, settings: StackSettings, number: int, digest: str) -> str:
-    """Return the compose file.
+    """Return the text of the compose file.
 
     Args:
-        number: workers.
+        number: number of workers.
         digest: of what Prometheus scrapes; another one makes Compose restart it.
     """
     shipped = declared.services(root, generated=False)
@@ -130,8 +130,8 @@ def owners_of_volumes(found: Mapping[str, Service]) -> dict[str, str]:
 def scrape_configs(found: Mapping[str, Service], settings: StackSettings, only: str | None) -> list[dict[str, Any]]:
     """Return Prometheus' scrape configurations of the services that a start includes.
 
-    An entry of `metrics` is one of Prometheus, with `job`, by default the service's name. `port` is the service's port
-    to scrape, in place of a discovery.
+    An entry of a service's `metrics` is Prometheus' own, except for two keys: `job`, by default the service's name, and
+    `port`, at which the service itself is scraped; without it, the entry has a discovery.
     """
     profiles, configs = set(services.profiles_of(settings, only)), []
     for name, service in found.items():
@@ -172,7 +172,7 @@ def _exporters(root: Path, settings: StackSettings) -> dict[str, Service]:
 
 
 def _kind(settings: StackSettings) -> str:
-    """Return the accelerator and layout that the number of workers in the file holds for."""
+    """Return the accelerator and layout for which the number of workers in the file is valid."""
     return f"{settings.accelerator}.{settings.worker_layout}"
 
 

@@ -1,6 +1,6 @@
 """Digests of the images that others build, in `compose/images.lock`, which Compose reads beside `.env`.
 
-As a program, which `make lock` runs in the checkout: write that file, `--upgrade` also what it has.
+As a program, which `make lock` runs in the checkout: write that file; with `--upgrade`, replace its digests too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def locked(root: Path) -> dict[Image, str]:
 
 
 def lock(root: Path, *, upgrade: bool = False) -> list[Image]:
-    """Write the digest of each image; return the images of which none was ever seen.
+    """Write the digest of each image; return the images without a known digest.
 
     A tag that is already locked keeps its digest.
 

@@ -18,7 +18,7 @@ from typing import Any
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.environment import changed_environment, environment
-from mlplatform_stack import checkout, doctor, images, unfinished
+from mlplatform_stack import checkout, images, preflight, unfinished
 from mlplatform_stack import compose as stack_compose
 from mlplatform_stack.docker import compose, containers, output, service
 from mlplatform_stack.former import Former
@@ -107,7 +107,7 @@ def _forwards(root: Path, former: Former, report: Callable[[str], None]) -> None
     images.pull_missing(root, former.facts["only"])
     is_saved_now = not former.has_dump
     if is_saved_now:
-        doctor.check_host(root, former.facts["only"])
+        preflight.check_host(root, former.facts["only"])
         report("stopping the services and saving the databases ...")
         # The stores run on, and nothing else writes to them then. Jobs continue after the start, as after any.
         if ids := [entry["Id"] for entry in _running(root) if service(entry) not in STORES]:

@@ -22,11 +22,11 @@ from typing import Any
 
 from mlplatform_warm import conditions, program, threads, title
 from mlplatform_warm.client import FORKED, JOB_PREFIX, SILENCE_SECONDS, START, Cold, check_owner, receive, send
-from mlplatform_warm.imports import Record, import_in_background
 from mlplatform_warm.notes import DRIVERS
 from mlplatform_warm.packages import FORK, OF_HEAD, OF_JOBS, Packages
 from mlplatform_warm.preparation import prepare_next, without_ray
 from mlplatform_warm.program import ModulePath, Program
+from mlplatform_warm.recording import Record, import_in_background
 from mlplatform_warm.template import Template, end_with_parent
 from mlplatform_warm.variables import OF_DRIVERS
 

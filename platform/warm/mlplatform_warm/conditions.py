@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from mlplatform_warm.imports import Record
+from mlplatform_warm.recording import Record
 from mlplatform_warm.variables import AFTER_FORK, is_read_early
 
 

@@ -26,7 +26,7 @@ from typing import Self
 
 from mlplatform_warm import conditions, threads
 from mlplatform_warm.client import WAITING, Cold, read, send
-from mlplatform_warm.imports import Record, Sources, import_all, recorded
+from mlplatform_warm.recording import Record, Sources, import_all, recorded
 
 BACKLOG = 512
 PROGRESS_SECONDS = 0.2

@@ -57,9 +57,9 @@ def test_database_of_unknown_version_is_refused_and_kept(home: Path, closed_port
 def test_token_file_is_private_and_persistent(home: Path) -> None:
     platform = LocalPlatform(home)
     home.mkdir()
-    platform._write_token()
+    platform._write_secrets()
     token = (home / "ray.token").read_text()
-    platform._write_token()
+    platform._write_secrets()
     assert (home / "ray.token").read_text() == token
     assert (home / "ray.token").stat().st_mode & 0o777 == 0o600
     assert len(token) == 64

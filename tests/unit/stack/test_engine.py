@@ -13,7 +13,7 @@ import pytest
 from compose_files import checkout
 
 from mlplatform.errors import HostError
-from mlplatform_stack import compose, declared, doctor, engine, networks
+from mlplatform_stack import compose, declared, engine, networks, preflight
 from mlplatform_stack import services as stack_services
 from mlplatform_stack.checks import start
 from mlplatform_stack.checks.finding import Place
@@ -61,7 +61,7 @@ def configure(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 def problems(root: Path) -> str:
     """Sentences with which a start is refused; empty if it is not."""
     try:
-        doctor.check_host(root)
+        preflight.check_host(root)
     except HostError as error:
         return str(error)
     return ""
@@ -137,7 +137,7 @@ def test_reachable_metadata_address_is_noted(
     root: Path, monkeypatch: pytest.MonkeyPatch, probe: str, reached: bool
 ) -> None:
     monkeypatch.setenv("PROBE", probe)
-    noted = [note for note in doctor.check_host(root) if "169.254.169.254" in note]
+    noted = [note for note in preflight.check_host(root) if "169.254.169.254" in note]
     assert [note.endswith(f": {networks.METADATA_RULE}") for note in noted] == [True] * reached
     found = list(start.metadata_address(Place(root)))
     assert [(finding.fix, finding.blocks) for finding in found] == [(networks.METADATA_RULE, False)] * reached

@@ -15,7 +15,7 @@ import yaml
 from compose_files import checkout, joined_host
 
 from mlplatform.errors import HostError
-from mlplatform_stack import cli, compose, declared, doctor, entrance, generated, images, sizing
+from mlplatform_stack import cli, compose, declared, entrance, generated, images, preflight, sizing
 from mlplatform_stack import env as stack_env
 from mlplatform_stack.host import Host
 from mlplatform_stack.services import pages, start_variables
@@ -154,7 +154,7 @@ def test_client_addresses_use_given_origin(root: Path) -> None:
 
 def test_address_of_another_host_is_reported(tmp_path: Path) -> None:
     elsewhere = settings(tmp_path, "COMPOSE_PROFILES=proxy", "BIND_ADDRESS=192.0.2.1")
-    (problem,) = doctor._entrance_problems(tmp_path, elsewhere)
+    (problem,) = preflight._entrance_problems(tmp_path, elsewhere)
     assert f"BIND_ADDRESS=192.0.2.1 cannot be used ({os.strerror(errno.EADDRNOTAVAIL)})" in problem
 
 
@@ -176,7 +176,7 @@ def test_start_prints_notes_fingerprint_and_trust_command(
     certificate = tmp_path / "certificate.pem"
     command = ["openssl", "req", "-x509", *key, "-out", certificate, "-subj", "/CN=test"]
     subprocess.run(command, check=True, capture_output=True)
-    monkeypatch.setattr(doctor, "check_host", lambda root, only: ["a rule is missing"])
+    monkeypatch.setattr(preflight, "check_host", lambda root, only: ["a rule is missing"])
     monkeypatch.setattr(compose, "up", lambda root, only: None)
     monkeypatch.setattr(images, "remove_former", lambda root: 0)
     cli.up(tmp_path)
@@ -191,5 +191,5 @@ def test_used_port_of_entrance_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.2", 0)) as server:
         port = server.getsockname()[1]
         found = proxied(checkout(tmp_path), f"MLFLOW_PORT={port}")
-        problems = list(doctor._entrance_problems(tmp_path, found))
+        problems = list(preflight._entrance_problems(tmp_path, found))
     assert any(f"Port {port} of 127.0.0.2" in problem and "MLFLOW_PORT" in problem for problem in problems)

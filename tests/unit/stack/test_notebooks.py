@@ -13,7 +13,7 @@ import yaml
 from compose_files import effective
 
 from mlplatform.errors import HostError, SettingsError
-from mlplatform_stack import declared, doctor, env, notebooks, services, sizing
+from mlplatform_stack import declared, env, notebooks, preflight, services, sizing
 from mlplatform_stack.checks.finding import Place
 from mlplatform_stack.checks.running import unconnected_notebooks
 from mlplatform_stack.host import Host
@@ -169,7 +169,7 @@ def test_notebook_gets_origin_of_entrance_as_from_start(stack: Stack) -> None:
 
 def port_problems(root: Path, *starting: str) -> list[str]:
     """Problems with ports of people's notebooks."""
-    found = doctor._port_problems(root, StackSettings.load(root / ".env"), starting, ())
+    found = preflight._port_problems(root, StackSettings.load(root / ".env"), starting, ())
     return [problem for problem in found if "JupyterLab of" in problem]
 
 

@@ -16,7 +16,7 @@ from compose_files import checkout
 
 from mlplatform.errors import HostError, SettingsError
 from mlplatform.secrets import credentials
-from mlplatform_stack import compose, declared, doctor, generated, images, secrets_folder, services, sizing
+from mlplatform_stack import compose, declared, generated, images, preflight, secrets_folder, services, sizing
 from mlplatform_stack import credential_files as formats
 from mlplatform_stack import env as stack_env
 from mlplatform_stack.bootstrap import minio as store
@@ -292,16 +292,16 @@ def test_ssh_command_forwards_every_page(ready: Path) -> None:
 
 
 def test_full_disk_error_names_needed_space(tmp_path: Path) -> None:
-    (problem,) = doctor._disk_problems(tmp_path / "not" / "visible", 10**6)
+    (problem,) = preflight._disk_problems(tmp_path / "not" / "visible", 10**6)
     assert "DISK_NEEDED_GB=1000000" in problem
-    assert list(doctor._disk_problems(tmp_path, 0)) == []
+    assert list(preflight._disk_problems(tmp_path, 0)) == []
 
 
 def test_network_of_another_stack_is_reported(ready: Path) -> None:
     settings = loaded(ready)
     mine, other, office = (ipaddress.ip_network(text) for text in ("10.213.76.0/24", "10.213.0.0/16", "172.17.0.0/16"))
-    assert list(doctor._network_problems(settings, {"mlplatform_cluster": [mine], "bridge": [office]})) == []
-    (problem,) = doctor._network_problems(settings, {"vpn": [office, other]})
+    assert list(preflight._network_problems(settings, {"mlplatform_cluster": [mine], "bridge": [office]})) == []
+    (problem,) = preflight._network_problems(settings, {"vpn": [office, other]})
     assert "CLUSTER_NETWORK=10.213.76 overlaps with Docker's network vpn" in problem
 
 

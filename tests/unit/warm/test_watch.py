@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mlplatform_warm import imports
-from mlplatform_warm.imports import Sources
+from mlplatform_warm import recording
+from mlplatform_warm.recording import Sources
 from mlplatform_warm.watch import Watch
 
 
@@ -106,8 +106,8 @@ def sources(package: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sources]
 
 def test_unchanged_files_are_not_looked_at(sources: Sources, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
-    identity = imports._identity
-    monkeypatch.setattr(imports, "_identity", lambda path: looked.append(path) or identity(path))
+    identity = recording._identity
+    monkeypatch.setattr(recording, "_identity", lambda path: looked.append(path) or identity(path))
     sources.look()
     assert sources.changed() is None
     assert str(package / "module.py") not in looked

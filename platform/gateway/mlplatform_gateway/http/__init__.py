@@ -1,1 +1,1 @@
-"""HTTP of all features: the application, rights, log-in, errors, headers."""
+"""HTTP of all features: the application, rights, log-in, errors, headers of responses."""

@@ -1,7 +1,8 @@
 """Token authentication compatible with Ray's own, sessions of browsers, and the guard against cross-site requests.
 
 A request has the shared token, a person's token, a session that either has opened, an attempt's token, or a service's.
-What comes after the authentication sees the `Principal`. The cluster's token, which all jobs have, opens nothing.
+What comes after the authentication sees the `Principal`; `access` checks its right to the route. The cluster's token,
+which all jobs have, opens nothing.
 
 Order of the checks, texts and open paths are those of `ray/_private/authentication/http_token_authentication.py`,
 `ray/dashboard/http_server_head.py` and `ray/dashboard/optional_utils.py` in Ray 2.60.

@@ -16,7 +16,7 @@ from mlplatform.errors import StorageError
 from mlplatform.storage import addresses, fence, notice, objects
 from mlplatform.text.advice import advice_in
 from mlplatform_gateway.jobs.containment import unless_log_unavailable
-from mlplatform_gateway.jobs.notices import leaving_of
+from mlplatform_gateway.jobs.decisions import leaving_of
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import Outcome, Verdict, after_notice, judge

@@ -143,6 +143,7 @@ class Reconciler:
             with self._services.errors.contained(job.id):
                 await self._watch(job, attempt, cluster)
         if self.bursts.may_begin():
+            # `begin` plans and stores each attempt; `starter.hand_over` submits it to Ray, in a task of its own.
             async for job, attempt in self.starter.begin(waiting, active, self._ending, cluster):
                 self._spawn(job, attempt, self._hand_over(job, attempt))
         return bool(jobs)

@@ -15,7 +15,7 @@ from mlplatform.settings.proxies import BYPASS, bypass
 from mlplatform.storage import fence
 from mlplatform_gateway.errors import RefusedError
 from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
-from mlplatform_gateway.jobs.notices import Notices
+from mlplatform_gateway.jobs.decisions import Decisions
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import State
@@ -66,7 +66,7 @@ class Starter:
         self._rules = limits.rules
         self.queue = Queue(services.driver_labels, services.store.engine, services.errors, limits.rules)
         self._tokens = tokens
-        self._notices = Notices(services.store.engine)
+        self._decisions = Decisions(services.store.engine)
         self.departures = Departures(services)
         self.view: View | None = None
 
@@ -160,7 +160,7 @@ class Starter:
             if say is not None and job.id not in started and rows[job.id].message != texts[say.job]:
                 changed.setdefault(texts[say.job], []).append(job.sequence)
         if changed:
-            await self._notices.explain(changed)
+            await self._decisions.explain(changed)
 
     async def hand_over(self, job: JobRow, attempt: AttemptRow) -> None:
         """Submit an attempt to Ray; may be repeated, because Ray accepts a submission id once.

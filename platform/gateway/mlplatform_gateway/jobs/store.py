@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session, joinedload
 from mlplatform_gateway.audit.store import PLATFORM, Actor, record
 from mlplatform_gateway.database.engine import Store, connect, transaction
 from mlplatform_gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
+from mlplatform_gateway.jobs.decisions import leaving_of
 from mlplatform_gateway.jobs.details import redacted
-from mlplatform_gateway.jobs.notices import leaving_of
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform_gateway.jobs.states import (
     Outcome,

@@ -1,4 +1,4 @@
-"""Bytes of log files, between the log shippers and the gateway."""
+"""Requests and answers between log shippers and the gateway, about bytes of log files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ class Position(BaseModel):
     session: FileName
     offset: Count
     inode: Count
-    restart: Count | SkipJsonSchema[None] = None
+    restart: Count | SkipJsonSchema[None] = Field(
+        None, description="Bytes that were accepted of the file before it was rewritten: begin at 0."
+    )
     more: str = Field("0", description="1 if more bytes follow at once.")
 
 

@@ -18,10 +18,10 @@ from typing import Any
 from mlplatform.storage.objects import ObjectStore
 from mlplatform_gateway.errors import JobGoneError, LogsBusyError, UnknownJobError
 from mlplatform_gateway.logs.chunks import Chunks, LogWriter
+from mlplatform_gateway.logs.following import PATIENCE_SECONDS, read
 from mlplatform_gateway.logs.job_log import JobLog
 from mlplatform_gateway.logs.lines import NO_JOB, LogName, job_in, log_name
 from mlplatform_gateway.logs.passes import Passes
-from mlplatform_gateway.logs.reader import PATIENCE_SECONDS, read
 
 _CACHED = 10_000
 
@@ -237,7 +237,7 @@ class JobLogs:
             ended: the job has ended: end with the last line.
             stored: yield a line only after the store has it, 0.1 s and a write later at most, or has rejected it. The
                 number of lines read is then a position in the log that outlives a crash of the gateway.
-            unfinished: yield unfinished lines as well (see `reader.read`).
+            unfinished: yield unfinished lines as well (see `following.read`).
 
         Raises:
             StorageError, UnreachableError, AccessError: the store was unavailable for too long.

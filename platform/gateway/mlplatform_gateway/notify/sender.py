@@ -1,4 +1,7 @@
-"""Delivery of messages by mail or to webhooks, which people choose, and to no service of the stack or its network."""
+"""Delivery of messages by mail or to webhooks, which people choose, and to no service of the stack or its network.
+
+`store.announce` writes their text.
+"""
 
 from __future__ import annotations
 

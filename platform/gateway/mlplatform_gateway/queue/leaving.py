@@ -12,7 +12,7 @@ import anyio.to_thread
 from mlplatform.errors import PlatformError, UnreachableError
 from mlplatform.storage import notice
 from mlplatform_gateway.jobs.containment import unless_log_unavailable
-from mlplatform_gateway.jobs.notices import Notices
+from mlplatform_gateway.jobs.decisions import Decisions
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.store import now
@@ -28,7 +28,7 @@ class Departures:
     """
 
     def __init__(self, services: Services) -> None:
-        self._notices = Notices(services.store.engine)
+        self._decisions = Decisions(services.store.engine)
         self._services = services
         self._told: dict[str, float] = {}
         """Times by the attempt's id at Ray; kept until the process ends, as few attempts are asked to leave."""
@@ -44,9 +44,9 @@ class Departures:
             with self._services.errors.contained(action.job):
                 match action:
                     case Preempt():
-                        await self._notices.preempt(action)
+                        await self._decisions.preempt(action)
                     case Reserve():
-                        await self._notices.reserve(action)
+                        await self._decisions.reserve(action)
 
     def work(self, job: JobRow, attempt: AttemptRow) -> Coroutine[Any, Any, None] | None:
         """Return the work that tells an attempt which has not ended, again or for the first time, to leave."""

@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from mlplatform.capacity.resources import Node, Request
 from mlplatform_gateway.audit.store import SHARED_TOKEN
 from mlplatform_gateway.jobs.containment import JobErrors
-from mlplatform_gateway.jobs.notices import reservation_of
+from mlplatform_gateway.jobs.decisions import reservation_of
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform_gateway.jobs.store import now
 from mlplatform_gateway.jobs.submission import request_of

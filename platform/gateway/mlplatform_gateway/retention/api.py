@@ -46,7 +46,7 @@ def routes(retention: Retention, audit: AuditLog) -> APIRouter:
 
     @router.post(PATH, response_class=_Lines)
     async def post(request: Request) -> StreamingResponse:
-        """Remove it, as the gateway does once per hour.
+        """Remove what `GET` lists, as the gateway does once per hour.
 
         A line of JSON for each removed thing, with kind, name, files and bytes. If not everything could be removed, the
         last line has a sentence in `error` instead.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from mlplatform_gateway.jobs.notices import Notices
+from mlplatform_gateway.jobs.decisions import Decisions
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.jobs.store import RUNNING_MESSAGE, JobStore, now
@@ -40,7 +40,7 @@ class GpuWatch:
 
     def __init__(self, store: JobStore, logs: JobLogs, excess_s: float) -> None:
         self._store = store
-        self._notices = Notices(store.engine)
+        self._decisions = Decisions(store.engine)
         self._logs = logs
         self._excess_s = excess_s
         self._warned: dict[str, float] = {}
@@ -58,7 +58,7 @@ class GpuWatch:
         """
         idle = are_idle(held)
         if idle is (attempt.idle_since is None):
-            await self._notices.idle(job.id, attempt.number, idle)
+            await self._decisions.idle(job.id, attempt.number, idle)
         if attempt.leave_by is not None or job.stop_requested:
             return
         if excess := memory_excess(job.id, held):
@@ -89,7 +89,7 @@ class GpuWatch:
             await self._logs.note(job.id, message)
             self._warned[attempt.ray_submission_id] = time.monotonic()
         elif time.monotonic() - warned >= self._excess_s:
-            await self._notices.end(job.id, attempt.grace_s or _STOP_SECONDS, f"{excess} {_EXCESS_ADVICE}")
+            await self._decisions.end(job.id, attempt.grace_s or _STOP_SECONDS, f"{excess} {_EXCESS_ADVICE}")
 
 
 def held_by(job_id: str, gpus: Sequence[GpuUse]) -> list[GpuUse]:

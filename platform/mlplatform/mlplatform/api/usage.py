@@ -36,7 +36,7 @@ class Use(Answer):
     model_config = ConfigDict(json_schema_serialization_defaults_required=False)
 
     job: str | None = Field(None, description="By job: submission id; that of a deleted job may be used again.")
-    sequence: int | None = Field(None, description="By job; it is not used again.")
+    sequence: int | None = Field(None, description="By job: its number, which is never used again.")
     person: str | None = Field(None, description="By person and job: account, or the user that the submission named.")
     team: str | None = Field(None, description="By team and job; null without teams.")
     jobs: int
@@ -59,4 +59,4 @@ class Report(Answer):
     since: int
     until: int = Field(description="Pass it to continue with the same window.")
     entries: list[Use]
-    next: int | None = Field(description="`after` of the next answer; null: there is none.")
+    next: int | None = Field(description="Value of `after` for the next request; null if there are no more entries.")

@@ -19,13 +19,13 @@ _MAX_NEW_FILE = 256 * 1024
 
 
 def commit(folder: Path) -> str | None:
-    """Commit of the folder's repository; None without git or outside of a repository."""
+    """Return the commit of the folder's repository; None without git or outside of a repository."""
     answer = git(folder, "rev-parse", "--verify", "HEAD")
     return answer.strip() if answer else None
 
 
 def refusal(folder: Path) -> str | None:
-    """Return in a sentence why git does not tell the commit of a folder that is in a repository; None if it is not."""
+    """Return a sentence on why git does not report a folder's commit; None if it does, or outside of a repository."""
     if shutil.which("git") is None:
         there = any((parent / ".git").exists() for parent in (folder.absolute(), *folder.absolute().parents))
         return "git is not installed; install it, or the run has no commit." if there else None
@@ -61,8 +61,8 @@ def diff(folder: Path) -> str | None:
 def describe(folder: Path, command: str) -> dict[str, str]:
     """Return a job's metadata about its source: `entrypoint`, `git_commit`, and `git_diff`, packed.
 
-    A diff that is too large for metadata is left out; a message on stderr and in its place reports it. So does one if
-    git does not tell the commit.
+    A diff that is too large for metadata is left out; a message on stderr and in its place reports it. Another one on
+    stderr reports why git refuses to name the commit.
     """
     known: dict[str, str | None] = {"entrypoint": command[:MAX_COMMAND], "git_commit": commit(folder)}
     if known["git_commit"] is None and (why := refusal(folder)):

@@ -55,7 +55,7 @@ class Session:
         has_mlflow: whether people have accounts at MLflow.
         s3_profile: profile in `~/.aws` for the object store; None if none was written.
         s3_endpoint: address of the object store in the profile.
-        s3_problem: sentence why there is none; None also without an object store.
+        s3_problem: sentence that says why there is none; None also without an object store.
     """
 
     person: str
@@ -89,7 +89,7 @@ def beyond_nodes(link: Connection) -> str | None:
 
 
 def caps_in(option: str, pairs: Sequence[str]) -> dict[str, float]:
-    """Return upper limits by name, from `gpus=4`; a name with nothing behind the `=` has no limit.
+    """Return upper limits by name, from `gpus=4`; a name with nothing after the `=` has no limit.
 
     Raises:
         SettingsError: a pair is invalid.
@@ -107,8 +107,8 @@ def caps_in(option: str, pairs: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def token_path(settings: Settings) -> Path:
-    """Return the file that Ray's clients and this package read a token from."""
+def _login_file(settings: Settings) -> Path:
+    """Return the file that a log-in writes, also where `Settings.token_file` is None: before the first log-in."""
     return settings.ray_auth_token_path or default_token_file()
 
 
@@ -118,7 +118,7 @@ def check_replaceable(settings: Settings) -> None:
     Raises:
         SettingsError: it has one, such as the shared token.
     """
-    file = token_path(settings)
+    file = _login_file(settings)
     if _content(file) and _id_in(file) is None:
         raise SettingsError(
             f"{file} has a token that is not a person's; set RAY_AUTH_TOKEN_PATH to another file, or pass --force to "
@@ -143,7 +143,7 @@ def log_in(settings: Settings, code: str, force: bool = False) -> Session:
         JobError: the token in the file is of somebody else; the code remains valid.
         SettingsError: the file has another token or cannot be written.
     """
-    file = token_path(settings)
+    file = _login_file(settings)
     if not force:
         check_replaceable(settings)
     old = None if force else _id_in(file)
@@ -171,7 +171,7 @@ def log_out(settings: Settings) -> Path:
         SettingsError: the file does not exist, or has another token, which is kept.
         UnreachableError: nothing answers at the address; the file stays.
     """
-    file = token_path(settings)
+    file = _login_file(settings)
     token_id = _id_in(file)
     if token_id is None:
         raise SettingsError(f"{file} has no token of a person, so there is nothing to log out from.")

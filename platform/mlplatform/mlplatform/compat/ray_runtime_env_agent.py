@@ -6,7 +6,8 @@ That happened to jobs with the same files, started together on a node whose agen
 second job waits, and finds the folder in the cache. `ray_commands.change_raylet` installs this file.
 
 Ray starts a worker whose Python cannot start (`py_executable`, such as `uv run` with a package that does not exist)
-again and again, and the job stays PENDING for 20 minutes without a reason. Here, its environment cannot be made.
+again and again, and the job stays PENDING for 20 minutes without a reason. Here, making its environment fails,
+with the last lines of its output.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from mlplatform.compat import ray_setup_worker
 from mlplatform.compat.patches import around
 
 REASON_LINES = 15
-"""Lines of its output that say why a Python did not start."""
+"""Last lines of a Python's output that are shown if it does not start."""
 
 
 def private(name: str) -> Path:
-    """Return a file of Ray's."""
+    """Return the path of a file in Ray's folder `_private`."""
     ray = importlib.util.find_spec("ray")
     assert ray  # noqa: S101 - Ray calls this
     assert ray.origin  # noqa: S101
@@ -43,7 +44,7 @@ def private(name: str) -> Path:
 
 
 def unpack_once() -> None:
-    """Let this process look for a working directory in Ray's cache only when no other job has it unpacked just then."""
+    """Let this process look for a working directory in Ray's cache only while no other job is unpacking it."""
     from ray._private.runtime_env import plugin as plugins
 
     locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)

@@ -130,7 +130,7 @@ class Home:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder, or give one that exists the mode 0700.
+    """Make a folder private, mode 0700, whether or not it exists.
 
     Raises:
         OSError: it cannot be made.

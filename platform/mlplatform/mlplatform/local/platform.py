@@ -73,7 +73,7 @@ class LocalPlatform:
     def _start(self) -> Instance:
         for folder in ("storage", "mlflow", "logs"):
             (self.home / folder).mkdir(parents=True, exist_ok=True)
-        self._write_token()
+        self._write_secrets()
         ray_folder = self._files.ray_folder()
         programs.temporary_folder(ray_folder).mkdir(parents=True, exist_ok=True)
         gateway_port, mlflow_port, dashboard_port, agent_port = processes.free_ports(4)
@@ -153,13 +153,13 @@ class LocalPlatform:
             instance = self._files.load() or instance
         found = instance
         processes.end(lambda: processes.members(found.id, found.processes))
-        # Not that of another user who has taken the path since this machine was started.
+        # Errors are ignored: since this machine was started, the path may have become that of another user.
         shutil.rmtree(instance.ray_folder, ignore_errors=True)
         with suppress(OSError):  # it is not empty if it is the home
             Path(instance.ray_folder).parent.rmdir()
         self._files.state.unlink(missing_ok=True)
 
-    def _write_token(self) -> None:
+    def _write_secrets(self) -> None:
         # A password has the form of a person's token, which clients send to the platform's own MLflow only.
         password = f"mlp_{secrets.token_hex(10)}_{secrets.token_hex(20)}"
         tokens = dict.fromkeys((self._files.token, self._files.cluster_token), "")

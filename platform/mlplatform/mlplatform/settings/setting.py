@@ -14,7 +14,7 @@ _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 class Section(BaseSettings):
     """Settings below one heading of `.env.example`, which is the first line of the docstring.
 
-    The default stands in the field only, and the docstring below it is its comment there. A setting that is empty in
+    Only the field has the default, and the docstring below it is the comment in that file. A setting that is empty in
     `.env` has its default, too.
     """
 

@@ -29,7 +29,7 @@ _BULK_READ_SECONDS = 60
 _BULK_ATTEMPTS = 5
 
 PARTS_PER_FILE = 4
-"""Parts of a large file that are moved at the same time by a client for bulk transfers."""
+"""Parts of a large file that a client for bulk transfers moves at the same time; checkpoints use boto3's default."""
 
 FINAL_CODES = ("AccessDenied", "NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch")
 """S3 error codes that retrying does not fix."""

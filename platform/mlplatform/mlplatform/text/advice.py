@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import traceback
 
-ADVICE = (
+MODEL_HUB = (
     "A model hub cannot be reached from here, and the requested files are not in the cache: fetch them on a machine "
     "with a connection, then run `make data FROM=~/.cache` on the stack's host with that machine's folder, whose "
     "huggingface/hub and torch are copied to /shared/cache, where every job looks, and to the notebook's own cache."
 )
 
 _CURES: dict[str, tuple[tuple[str, ...], ...]] = {
-    ADVICE: (
+    MODEL_HUB: (
         ("huggingface_hub.errors.LocalEntryNotFoundError",),
         ("huggingface_hub.errors.OfflineModeIsEnabled",),
         ("We couldn't connect to 'https://huggingface.co'",),
@@ -61,7 +61,7 @@ def advice_in(text: str) -> str | None:
     """Return the advice for a job that ended with this text; None if there is none, or the text has it."""
     end = text[-_END:]
     for cure, groups in _CURES.items():
-        searched = text if cure is ADVICE else end
+        searched = text if cure is MODEL_HUB else end
         if any(all(sign in searched for sign in signs) for signs in groups):
             return None if cure in text else cure
     return None

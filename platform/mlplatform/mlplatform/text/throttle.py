@@ -20,7 +20,7 @@ class ThrottledWarning:
         self._next = float("-inf")
 
     def __call__(self, message: str, *args: object) -> None:
-        """Log `message % args`, unless the last warning is more recent."""
+        """Log `message % args`, unless less than 30 s have passed since the last warning."""
         if (now := time.monotonic()) >= self._next:
             self._next = now + WARN_SECONDS
             self._log.warning(message, *args)

@@ -91,7 +91,7 @@ def job_run(
 
 
 def process_run(fit: str | None = None) -> str | None:
-    """Return the id of the job's run, opened for the rest of this process if no `job_run` is; None if untracked.
+    """Return the id of the job's run, opened for the rest of this process unless `job_run` is open; None if untracked.
 
     Inside a run that the script has opened itself, return that run's id, or, in a later attempt of the job, the id of
     the run that the same training had before.
@@ -291,7 +291,7 @@ def _report(address: str, run_id: str, *, own: bool = False) -> None:
 
 
 def _forget_end(run: Run) -> None:
-    """Remove why the gateway has ended a run: its job was resumed."""
+    """Remove the tag with the reason for which the gateway has ended a run: its job was resumed."""
     import mlflow
 
     if TAG_END_REASON in run.data.tags:

@@ -2,7 +2,7 @@
 
 python -m mlplatform_stack.backup save TO         # TO: a server, or else the mounted folder
 python -m mlplatform_stack.backup add TO          # begins only if there was no backup
-python -m mlplatform_stack.backup every           # BACKUP_EVERY_HOURS, to BACKUP_TO
+python -m mlplatform_stack.backup every           # runs `add BACKUP_TO` each BACKUP_EVERY_HOURS
 python -m mlplatform_stack.backup verify|apply FROM SNAPSHOT    # verify prints the id of the snapshot
 python -m mlplatform_stack.backup has-data        # exits with 3 if there is some
 """

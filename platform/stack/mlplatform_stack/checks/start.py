@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mlplatform.errors import HostError
-from mlplatform_stack import doctor, networks, secrets_folder, sizing, unfinished
+from mlplatform_stack import networks, preflight, secrets_folder, sizing, unfinished
 from mlplatform_stack.checks.finding import Finding, Place
 from mlplatform_stack.host import this_host
 
@@ -13,7 +13,7 @@ from mlplatform_stack.host import this_host
 def start_problems(place: Place) -> Iterator[Finding]:
     """Yield what `make up` refuses to start with: engine, drivers, disk, images, ports and networks."""
     try:
-        doctor.check_host(place.root, place.only)
+        preflight.check_host(place.root, place.only)
     except HostError as error:
         for line in str(error).splitlines():
             yield _of_sentence(line, "The stack cannot start like this.", blocks=True)

@@ -29,7 +29,7 @@ def prepare(parameters: Any, head: bool) -> None:
 
     Args:
         parameters: `ray._private.parameter.RayParams`.
-        head: whether the node is the head; it may run jobs.
+        head: whether the node is the head, which makes no difference: it may run jobs, too.
     """
     parameters.setup_worker_path = setup_worker.__file__
     start_templates(Path(parameters.temp_dir or tempfile.gettempdir()) / f"warm-{os.getuid()}")

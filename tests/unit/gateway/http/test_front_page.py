@@ -20,7 +20,7 @@ from started_gateway import StartedGateway
 from waiting import wait_for
 
 from mlplatform_gateway.http.auth import COOKIE, FRONT_PAGE, LOGIN_PAGE, LOGOUT
-from mlplatform_gateway.jobs.notices import Notices
+from mlplatform_gateway.jobs.decisions import Decisions
 from mlplatform_gateway.jobs.overview import SHOWN
 from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.jobs.states import Outcome
@@ -302,7 +302,7 @@ def test_command_of_other_team_is_hidden_in_queue(queueing: StartedGateway) -> N
 def test_running_job_that_was_asked_to_leave_is_shown(started: StartedGateway, browser: httpx.Client) -> None:
     log_in(browser)
     assert "asked to leave" not in browser.get(FRONT_PAGE).text
-    asyncio.run(Notices(started.store.engine).preempt(Preempt("mine", 1793534400.0, "owed", WHY)))
+    asyncio.run(Decisions(started.store.engine).preempt(Preempt("mine", 1793534400.0, "owed", WHY)))
     text = " ".join(browser.get(FRONT_PAGE).text.split())
     until = '<time datetime="2026-11-01T12:00:00+00:00">2026-11-01 12:00 UTC</time>'
     assert f"asked to leave: it has until {until} to save its state. {html.escape(WHY)}" in text
@@ -312,6 +312,6 @@ def test_running_job_that_was_asked_to_leave_is_shown(started: StartedGateway, b
 
 def test_notice_of_job_to_be_stopped_is_not_shown(started: StartedGateway, browser: httpx.Client) -> None:
     log_in(browser)
-    asyncio.run(Notices(started.store.engine).preempt(Preempt("mine", 1793534400.0, "owed", WHY)))
+    asyncio.run(Decisions(started.store.engine).preempt(Preempt("mine", 1793534400.0, "owed", WHY)))
     asyncio.run(started.store.request_stop("mine"))
     assert "asked to leave" not in browser.get(FRONT_PAGE).text

@@ -8,7 +8,7 @@ from gateway_parts import Gateway, add, add_team, settled
 from waiting import until
 
 from mlplatform.settings.job import settings
-from mlplatform_gateway.jobs.notices import Notices
+from mlplatform_gateway.jobs.decisions import Decisions
 from mlplatform_gateway.jobs.states import Outcome, State
 from mlplatform_gateway.jobs.store import now
 from mlplatform_gateway.queue.planner.queue import Preempt, Rules
@@ -40,7 +40,7 @@ async def alone(gateway: Gateway) -> None:
 
 async def ask(gateway: Gateway, seconds: float = GRACE_S, claimant: str = "owed", why: str = WHY) -> None:
     """Ask the job to leave within some seconds."""
-    await Notices(gateway.store.engine).preempt(Preempt("borrower", now().timestamp() + seconds, claimant, why))
+    await Decisions(gateway.store.engine).preempt(Preempt("borrower", now().timestamp() + seconds, claimant, why))
 
 
 def given(job_id: str) -> dict[str, object]:

@@ -8,7 +8,7 @@ from gateway_parts import NODE, Gateway, add_team, settled
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from mlplatform_gateway.jobs.notices import Notices
+from mlplatform_gateway.jobs.decisions import Decisions
 from mlplatform_gateway.jobs.schema import AttemptRow
 from mlplatform_gateway.jobs.states import Outcome, State
 from mlplatform_gateway.jobs.store import now
@@ -83,7 +83,7 @@ async def test_borrower_with_a_limit_continues_after_it_has_left(idle: Gateway) 
     """The limit ends a job only if it was the reason of the notice, however late the attempt then ends."""
     await add(idle, "limited", time_limit="1h")
     await idle.store.begin_attempt("limited")
-    await Notices(idle.store.engine).preempt(
+    await Decisions(idle.store.engine).preempt(
         Preempt("limited", now().timestamp(), "owed", "Team vision takes it back.")
     )
     with Session(idle.store.engine) as session, session.begin():

@@ -12,8 +12,8 @@ from stored import FAILED, LOST, STOPPED, SUCCEEDED, add, begin, do, end, listed
 from mlplatform.errors import UnreachableError
 from mlplatform_gateway.database.migrations.upgrade import upgrade
 from mlplatform_gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
+from mlplatform_gateway.jobs.decisions import Decisions
 from mlplatform_gateway.jobs.details import JobList
-from mlplatform_gateway.jobs.notices import Notices
 from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.jobs.states import Outcome, State, Transition, Verdict
 from mlplatform_gateway.jobs.store import JobStore
@@ -212,7 +212,7 @@ def test_only_waiting_job_gets_capacity_message(store: JobStore) -> None:
 def test_only_waiting_jobs_get_explanations(store: JobStore) -> None:
     numbers = [add(store, name).sequence for name in ("a", "b", "c")]
     begin(store, "b")
-    do(Notices(store.engine).explain({"They wait.": numbers[:2], "It waits.": numbers[2:]}))
+    do(Decisions(store.engine).explain({"They wait.": numbers[:2], "It waits.": numbers[2:]}))
     assert [do(store.get(name)).message for name in ("a", "c")] == ["They wait.", "It waits."]
     assert do(store.get("b")).message != "They wait."
 

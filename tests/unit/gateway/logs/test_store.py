@@ -13,7 +13,7 @@ from without_log_in import without_log_in
 
 from mlplatform.errors import StorageError
 from mlplatform_gateway.errors import UnknownJobError
-from mlplatform_gateway.http.headers import ResponseHeaders
+from mlplatform_gateway.http.response_headers import ResponseHeaders
 from mlplatform_gateway.logs import api as http_logs
 from mlplatform_gateway.logs.store import JobLogs
 

@@ -13,7 +13,7 @@ from without_log_in import without_log_in
 
 from mlplatform.storage.objects import FolderStore
 from mlplatform_gateway.errors import JobGoneError
-from mlplatform_gateway.http.headers import ResponseHeaders
+from mlplatform_gateway.http.response_headers import ResponseHeaders
 from mlplatform_gateway.logs import api as logs
 from mlplatform_gateway.logs.shipper import LogShipper
 from mlplatform_gateway.logs.store import JobLogs

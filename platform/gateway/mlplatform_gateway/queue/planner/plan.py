@@ -75,7 +75,7 @@ def _explain(jobs: Iterable[WaitingJob], state: State, last: Round) -> Iterator[
     for job in jobs:
         if job.id in last.promises:
             yield _explain_promise(job, state, last)
-        elif obstacle := last.obstacles.get(state.line(job)) or last.shares.cap(job):
+        elif obstacle := last.obstacles.get(state.line(job)) or reasons.cap(job, last.shares):
             yield Explain(job.id, (obstacle,))
         else:
             key = job.team, job.request.shape, last.shares.includes(job), job.id in last.lagging

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from mlplatform.capacity.resources import Node, describe
+from mlplatform.capacity.resources import Node, describe, format_amount
 from mlplatform.errors import CapacityError
 from mlplatform_gateway.queue.planner import feasibility
 from mlplatform_gateway.queue.planner.preemption import is_overtime
-from mlplatform_gateway.queue.planner.queue import Reason, Rule, RunningJob, WaitingJob
-from mlplatform_gateway.queue.planner.room import Room
-from mlplatform_gateway.queue.planner.shares import Amount, Shares
+from mlplatform_gateway.queue.planner.queue import Caps, Reason, Rule, RunningJob, WaitingJob
+from mlplatform_gateway.queue.planner.room import EPSILON, Room
+from mlplatform_gateway.queue.planner.shares import Amount, Held, Shares
 
 IDLE = "The job's GPUs are idle"
 """Beginning of the sentence for the owner of a job that leaves for this reason."""
@@ -47,6 +47,17 @@ def in_pieces(job: WaitingJob, shares: Shares) -> Reason:
         f"The job is within its team's share of {_amount(shares.of(job.team))}. What other teams hold beyond their "
         "shares would not leave enough room for it on the nodes where it is.",
     )
+
+
+def cap(job: WaitingJob, shares: Shares) -> Reason | None:
+    """Return the cap of its group, person or team that keeps a job waiting; None if none does."""
+    team = shares.teams[job.team]
+    if job.at_most is not None and job.group:
+        running = shares.counted("group", job.team, job.person, job.group).jobs
+        if running >= job.at_most:
+            return Reason(Rule.GROUP, f"The job waits for its group: {running} of at most {job.at_most} jobs run.")
+    person = _cap(Rule.CAP_PERSON, job.person, shares.counted(job.team, job.person), team.person_caps, job)
+    return person or _cap(Rule.CAP_TEAM, f"team {job.team}", shares.counted(job.team), team.caps, job)
 
 
 def reserved(job: WaitingJob) -> Reason:
@@ -98,6 +109,25 @@ def why_preempted(victim: RunningJob, claimant: WaitingJob, shares: Shares | Non
         f"Team {claimant.team} takes back {_amount(claimant.request.sums)} of its share of "
         f"{_amount(shares.of(claimant.team))} for {claimant.id} ({claimant.person})."
     )
+
+
+_NO_CAPS = Caps()
+
+
+def _cap(rule: Rule, whose: str, held: Held, caps: Caps, job: WaitingJob) -> Reason | None:
+    if caps == _NO_CAPS:
+        return None
+    if caps.running is not None and held.jobs >= caps.running:
+        return Reason(rule, f"The job waits because {whose} runs {held.jobs} jobs, of at most {caps.running}.")
+    gpus, cpus = job.request.sums
+    for name, have, more, most in (("GPU", held.gpus, gpus, caps.gpus), ("CPU", held.cpus, cpus, caps.cpus)):
+        if most is not None and more > EPSILON and have + more > most + EPSILON:
+            return Reason(
+                rule,
+                f"The job waits because {whose} holds {have:g} of at most {format_amount(name, most)}, "
+                f"and it asks for {more:g}.",
+            )
+    return None
 
 
 def _sum(held: Amount, more: Amount) -> str:

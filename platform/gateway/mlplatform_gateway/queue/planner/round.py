@@ -115,7 +115,7 @@ class Round:
         Room only shrinks during a round, so once a job does not fit, the others of its team and shape do not either.
         """
         line, kept = self._state.line(job), self._kept_from(job, right)
-        if obstacle := self.shares.cap(job):
+        if obstacle := reasons.cap(job, self.shares):
             self.obstacles[line] = self._capped_by(job, obstacle)
         elif (placement := self._place(job, self._beside if kept else self.now)) is not None:
             self._do(Start(job.id, self.shares.includes(job), placement))

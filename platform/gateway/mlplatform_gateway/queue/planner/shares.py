@@ -1,4 +1,4 @@
-"""Shares and caps of teams: what each holds, what it has borrowed, and which cap keeps a job waiting."""
+"""Shares of teams: what each holds, and what it has borrowed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 
-from mlplatform.capacity.resources import Node, format_amount, rate
-from mlplatform_gateway.queue.planner.queue import Caps, Placement, Reason, Rule, RunningJob, Team, WaitingJob
+from mlplatform.capacity.resources import Node, rate
+from mlplatform_gateway.queue.planner.queue import Placement, RunningJob, Team, WaitingJob
 from mlplatform_gateway.queue.planner.room import EPSILON
 
 Amount = tuple[float, float]
@@ -26,10 +26,13 @@ class Held:
 
 
 class Shares:
-    """Shares and caps of the teams, compared with what they hold on living nodes.
+    """Shares of the teams, compared with what they hold on living nodes.
 
     Shares shrink in proportion if the living nodes have less than all shares together. A team that is alone has
     everything.
+
+    Attributes:
+        teams: by name.
     """
 
     def __init__(self, teams: Mapping[str, Team], nodes: Sequence[Node]) -> None:
@@ -46,7 +49,7 @@ class Shares:
         self._part = tuple(
             min(1.0, have / most) if most > 0 else 1.0 for have, most in zip(there, promised, strict=True)
         )
-        self._teams = teams
+        self.teams = teams
         self._held: dict[tuple[str, ...], Held] = defaultdict(Held)
         self._amounts: dict[str, Amount] = {}
         self._places: dict[str, tuple[bool, float, int]] = {}
@@ -61,7 +64,7 @@ class Shares:
         """Return a team's share."""
         if self.alone:
             return math.inf, math.inf
-        return self._teams[team].gpus * self._part[0], self._teams[team].cpus * self._part[1]
+        return self.teams[team].gpus * self._part[0], self.teams[team].cpus * self._part[1]
 
     def amount(self, job: WaitingJob | RunningJob) -> Amount:
         """Return what a waiting job requests, or the footprint of a running one on living nodes."""
@@ -86,6 +89,10 @@ class Shares:
         held = self._held[team,]
         return held.gpus, held.cpus
 
+    def counted(self, *key: str) -> Held:
+        """Return what a team holds, a person in it (`team, person`), or a group (`"group", team, person, group`)."""
+        return self._held[key]
+
     def includes(self, job: WaitingJob) -> bool:
         """Return whether a team would be within its share with a job more; only what the job requests counts."""
         return _within(self.held(job.team), job.request.sums, self.of(job.team))
@@ -105,7 +112,7 @@ class Shares:
 
     def per_weight(self, team: str, use: float) -> float:
         """Return a use per weight of the team, by which teams are ordered; infinity for weight 0."""
-        weight = self._teams[team].weight
+        weight = self.teams[team].weight
         return use / weight if weight > 0 else math.inf
 
     def borrowed(
@@ -144,16 +151,6 @@ class Shares:
             self._places[job.id] = self.amount(job)[0] > job.request.sums[0] + EPSILON, job.started, job.sequence
         return self._places[job.id]
 
-    def cap(self, job: WaitingJob) -> Reason | None:
-        """Return the cap that keeps a job waiting; None if it may start."""
-        team = self._teams[job.team]
-        if job.at_most is not None and job.group:
-            running = self._held["group", job.team, job.person, job.group].jobs
-            if running >= job.at_most:
-                return Reason(Rule.GROUP, f"The job waits for its group: {running} of at most {job.at_most} jobs run.")
-        person = _cap(Rule.CAP_PERSON, job.person, self._held[job.team, job.person], team.person_caps, job)
-        return person or _cap(Rule.CAP_TEAM, f"team {job.team}", self._held[job.team,], team.caps, job)
-
 
 def total(placement: Placement, nodes: Iterable[str] | None = None) -> Amount:
     """Return the GPUs and CPUs of a placement, on some nodes or on all."""
@@ -166,22 +163,3 @@ def _within(held: Amount, more: Amount, most: Amount) -> bool:
     return (more_gpus <= EPSILON or gpus + more_gpus <= most_gpus + EPSILON) and (
         more_cpus <= EPSILON or cpus + more_cpus <= most_cpus + EPSILON
     )
-
-
-_NO_CAPS = Caps()
-
-
-def _cap(rule: Rule, whose: str, held: Held, caps: Caps, job: WaitingJob) -> Reason | None:
-    if caps == _NO_CAPS:
-        return None
-    if caps.running is not None and held.jobs >= caps.running:
-        return Reason(rule, f"The job waits because {whose} runs {held.jobs} jobs, of at most {caps.running}.")
-    gpus, cpus = job.request.sums
-    for name, have, more, most in (("GPU", held.gpus, gpus, caps.gpus), ("CPU", held.cpus, cpus, caps.cpus)):
-        if most is not None and more > EPSILON and have + more > most + EPSILON:
-            return Reason(
-                rule,
-                f"The job waits because {whose} holds {have:g} of at most {format_amount(name, most)}, "
-                f"and it asks for {more:g}.",
-            )
-    return None

@@ -9,6 +9,7 @@ from enum import IntEnum
 from operator import attrgetter
 
 from mlplatform.capacity.resources import Node
+from mlplatform_gateway.queue.planner import reasons
 from mlplatform_gateway.queue.planner.queue import (
     Action,
     JobClass,
@@ -222,7 +223,8 @@ class State:
 
     def could_run(self, job: WaitingJob) -> bool:
         """Return whether a job could run if nothing else did."""
-        return self.empty.place(job.request) is not None and not Shares(self.view.teams, self.view.nodes).cap(job)
+        alone = Shares(self.view.teams, self.view.nodes)
+        return self.empty.place(job.request) is not None and reasons.cap(job, alone) is None
 
     def staying(self) -> list[RunningJob]:
         """Return the jobs that were not preempted."""

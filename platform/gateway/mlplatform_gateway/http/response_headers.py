@@ -27,7 +27,7 @@ _SECURITY = {
 
 
 class ResponseHeaders:
-    """ASGI middleware that sets headers of every response; policies that a response has already are kept.
+    """ASGI middleware that sets headers of every response; a content security policy that it already has is kept.
 
     Args:
         always: names and values that replace those of the response.

@@ -1,4 +1,4 @@
-"""Decisions on jobs: which attempts are idle, which were asked to leave and for which jobs, and why others wait."""
+"""Stored decisions on jobs: which attempts are idle, which must leave and for which jobs, and why others wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mlplatform_gateway.queue.planner.queue import Preempt, Reserve
 _BATCH = 1000
 
 
-class Notices(Store):
+class Decisions(Store):
     """Store of the decisions; raises UnreachableError while the database is unavailable."""
 
     @transaction

@@ -1,4 +1,4 @@
-"""Reader of a job's log, from the object store and from memory, which follows the log while it grows."""
+"""Reading of a job's log, from the object store and from memory, following it while it grows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mlplatform_gateway.logs.chunks import Chunks
 from mlplatform_gateway.logs.job_log import JobLog
 
 PATIENCE_SECONDS = 600.0
-"""Limit of a following reader's wait for an unavailable store; a training waits as long."""
+"""Limit of a follower's wait for an unavailable store; a training waits as long."""
 
 _RETRY_SECONDS = 1.0
 

@@ -1,4 +1,7 @@
-"""Checks of the host before the stack starts. Each problem names its fix; one error lists them all."""
+"""Conditions of a start of the stack on this host, which `checks.start` also shows to `make doctor`.
+
+Each problem names its fix; one error lists them all.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Import of the common packages in a template, with a record of everything that the imports read."""
+"""Recorded import of the common packages in a template: the variables and modules that it asks for, and its files."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from starlette.routing import Route
 from started_gateway import StartedGateway
 
 from mlplatform_gateway.http.clients import Forwarded
-from mlplatform_gateway.http.headers import OWN_PAGES, RAY_PAGES
+from mlplatform_gateway.http.response_headers import OWN_PAGES, RAY_PAGES
 
 REPORTED = {"X-Forwarded-For": "198.51.100.9, 203.0.113.5", "X-Forwarded-Proto": "https"}
 
