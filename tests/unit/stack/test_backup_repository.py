@@ -41,6 +41,8 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     cache = {"RESTIC_CACHE_DIR": str(tmp_path / "cache")}
     monkeypatch.setattr(Repository, "_environment", lambda self: {**environment(self), **cache})
     monkeypatch.setattr(repository, "FOLDER", tmp_path / "backups")
+    (tmp_path / "volumes").mkdir()
+    monkeypatch.setattr("mlplatform_stack.backup.contents.VOLUMES", tmp_path / "volumes")
     return Repository("/mnt/backups")
 
 
