@@ -56,8 +56,7 @@ def restrictions(root: Path, settings: StackSettings, options: Collection[str], 
     ]
     closed = " ".join(str(folder) for folder in folders if "name=selinux" in options and _label(folder) != _LABEL)
     if closed:
-        fix = f"sudo chcon -R -t {_LABEL} {closed}"
-        yield f"Docker uses SELinux, which denies containers access to {closed}: run `{fix}`."
+        yield f"SELinux denies containers access to {closed}: run `sudo chcon -R -t {_LABEL} {closed}`."
     kfd = dev / "kfd"
     if (
         "name=rootless" in options

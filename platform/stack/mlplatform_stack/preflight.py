@@ -1,7 +1,4 @@
-"""Conditions of a start of the stack on this host, which `checks.start` also shows to `make doctor`.
-
-Each problem names its fix; one error lists them all.
-"""
+"""Conditions of a start on this host, which `make doctor` shows, too; one error lists all problems with their fix."""
 
 from __future__ import annotations
 
