@@ -75,11 +75,12 @@ def main(job_id: str, attempt: str, key: str, pid: str = "", gpus: str = "") -> 
         environment["CUDA_VISIBLE_DEVICES"] = gpus
     # What the session leaves behind becomes a child of this process.
     CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    threading.Thread(target=_end_with, args=(end,), daemon=True).start()
     # In memory: the environment has the token of the attempt.
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="mlplatform-ssh-") as place:
         _serve(connection, Path(place), key, {"environment": environment, "folder": folder})
         connection.close()
+        # Not before the server runs: a job that ends meanwhile would leave it behind.
+        threading.Thread(target=_end_with, args=(end,), daemon=True).start()
         _reap()
 
 
@@ -112,7 +113,8 @@ def _first_process(job_id: str, attempt: str) -> int:
     wanted = {("MLPLATFORM_JOB_ID", job_id), ("MLPLATFORM_ATTEMPT", attempt)}
     found = []
     for process in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
-        with suppress(OSError):
+        # It may end meanwhile, and a command line is anybody's text.
+        with suppress(OSError, ValueError, TypeError, AttributeError):
             if wanted <= _environment(process).items():
                 started = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[19]
                 found.append((int(started), process))
