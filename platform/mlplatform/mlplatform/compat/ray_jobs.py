@@ -41,7 +41,8 @@ def _ask_head(api: Any) -> None:
             return str(address_for(address))
         from ray.dashboard.utils import ray_address_to_api_server_url
 
-        address = os.environ.get("RAY_ADDRESS") or address
+        own = os.environ.get("RAY_ADDRESS", "")
+        address = address if not own or own.startswith("http") else own  # over HTTP, it is the gateway's
         return address if address and "://" in address else str(ray_address_to_api_server_url(address))
 
 

@@ -68,6 +68,8 @@ def common_environment(home: Home, instance: Instance) -> dict[str, str]:
         "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
         # Ray Train learns of its workers' reports, failures and end only by asking for them, every 2 s by default.
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+        # With `reuse_actors`, the next trial waits for the end of a stopped one, and Ray fails it after 2 s.
+        "TUNE_FUNCTION_THREAD_TIMEOUT_S": "3600",
         # Ray 2.60 mistakes its own replacement of a worker's stdout for a foreign one and prints each line twice.
         "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
         # Ray drops lines of several processes that differ only in numbers. Exempt reports; the rest is Ray's default.
