@@ -44,7 +44,7 @@ env: .venv/cli  ## Write .env and secrets/; keeps what exists, except the versio
 build: env  ## Build the images
 	@.venv/bin/python -m mlplatform_stack.engine
 	$(if $(BUNDLE),,$(COMPOSE) --profile '*' build storage-init $$($(COMPOSE) config --images | sed -n 's/^mlplatform-\(minio\):.*/\1/p') ray-head proxy)
-	$(if $(BUNDLE),,$(COMPOSE) --profile '*' build notebook hub)
+	$(if $(BUNDLE),,$(COMPOSE) --profile '*' build hub)
 
 up: build  ## Start the stack and print its addresses (ONLY=tracking or ray: one half; BUNDLE=file: without network)
 	@$(CLI) stack up --only "$(ONLY)"

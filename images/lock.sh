@@ -73,7 +73,7 @@ esac
 pin "$@" images/ray/requirements.in --output-file images/ray/requirements.txt
 pin_extra "$@"
 pin_torch "$@"
-for folder in platform images/platform images/notebook; do
+for folder in platform images/platform images/ray/lab; do
     pin "$@" --constraint images/ray/requirements.txt "$folder/requirements.in" \
         --output-file "$folder/requirements.txt"
 done

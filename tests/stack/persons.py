@@ -34,7 +34,7 @@ class Person:
     home: Path
 
     @property
-    def _variables(self) -> dict[str, str]:
+    def variables(self) -> dict[str, str]:
         address = f"http://127.0.0.1:{self.stack.settings.ray_port}"
         ray = {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token_file)}
         # Wide enough that no line of a table is broken.
@@ -48,14 +48,14 @@ class Person:
         """Run a command of the package or of Ray as this person; return everything that it prints."""
         program, *arguments = command
         path = str(CHECKOUT / ".venv/bin" / program)
-        done = run(path, *arguments, cwd=self.home, env=self._variables, check=False)
+        done = run(path, *arguments, cwd=self.home, env=self.variables, check=False)
         return done.stdout + done.stderr
 
     @property
     def ray(self) -> httpx.Client:
         """A client of the gateway with this person's token."""
         headers = {"Authorization": f"Bearer {self.token_file.read_text().strip()}"}
-        return httpx.Client(base_url=self._variables["RAY_ADDRESS"], headers=headers, timeout=30)
+        return httpx.Client(base_url=self.variables["RAY_ADDRESS"], headers=headers, timeout=30)
 
     def asks(self, method: str, path: str) -> httpx.Response:
         """Send a request to the gateway with this person's token."""

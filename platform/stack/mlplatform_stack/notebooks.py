@@ -130,7 +130,7 @@ def add(root: Path, person: str) -> tuple[str, bool]:
     unfinished.check(root)
     settings = StackSettings.load(root / ".env")
     name, before, up = service_name(person), read_ports(root), running(root)
-    if not images.is_present(image := f"mlplatform-notebook:{settings.mlplatform_version}"):
+    if not images.is_present(image := f"mlplatform-ray:{settings.mlplatform_version}"):
         raise HostError(f"The image {image} is not built: run `make build`.")
     port = before.get(person)
     if port is None or (name not in up and networks.bind_error(LOOPBACK, port)):

@@ -94,8 +94,8 @@ class Hardware(Section):
     the verb sets this, and the limits above are then those of each."""
 
     notebook_idle_seconds: int = of_host(7200, ge=0)
-    """Seconds after which a kernel of a person's notebook ends if it executes nothing, with its memory and GPUs; 0 for
-    never."""
+    """Seconds after which a dev environment that nobody uses ends, and a kernel of a person's notebook that executes
+    nothing, with their memory and GPUs; 0 for never."""
 
     render_gid: str = of_host("", pattern=r"^\d*$")
     """Id of the host's group `render` (rocm only); `make env` looks it up."""

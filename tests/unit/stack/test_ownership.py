@@ -185,6 +185,6 @@ def test_joined_host_gives_volumes_to_user_of_its_worker() -> None:
     folder = CHECKOUT / "compose"
     ownership = declared.of_file(folder / "joined/compose.yaml")["ownership"]
     owner = declared.facts(declared.inherited(folder / "base.yaml", "worker-of-host", {}))["owner"]
-    names = ["logs", "shared"]
+    names = ["logs", "shared", "homes"]
     assert ownership["command"] == [f"{name}={owner}" for name in names]
     assert ownership["volumes"] == [f"{name}:/volumes/{name}" for name in names]

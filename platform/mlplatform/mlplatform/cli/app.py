@@ -10,6 +10,7 @@ import typer
 from mlplatform.cli import (
     audit,
     data,
+    dev,
     jobs,
     local,
     models,
@@ -38,7 +39,7 @@ for verb in (
     *(audit.audit, usage.usage, notify.notify, tokens.login, tokens.logout, tokens.s3_credentials),
 ):
     app.command()(verb)
-for noun in (jobs, people, teams, tokens, secrets, models, data, local):
+for noun in (jobs, dev, people, teams, tokens, secrets, models, data, local):
     app.add_typer(noun.app, name=noun.__name__.rpartition(".")[2])
 for entry in sorted(entry_points(group="mlplatform.commands")):
     # Of other distributions: a group of commands, or a single one. mlplatform-stack adds the verbs of a host.

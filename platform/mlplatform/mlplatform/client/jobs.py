@@ -68,7 +68,7 @@ class Jobs:
     def submit(
         self,
         entrypoint: str | Sequence[str],
-        working_dir: Path | str,
+        working_dir: Path | str | None,
         *,
         name: str = "job",
         job_id: str | None = None,
@@ -89,7 +89,8 @@ class Jobs:
 
         Args:
             entrypoint: a shell command line, or the words of a command.
-            working_dir: uploaded without the files that git ignores and the command does not name; it runs there.
+            working_dir: uploaded without the files that git ignores and the command does not name; it runs there. None
+                for a command that needs no files.
             name: prefix of the job's id, so that people recognize it.
             job_id: the whole id, if the caller needs to know it in advance.
             env: additional environment variables for all processes of the job.
@@ -117,14 +118,14 @@ class Jobs:
                 nothing was uploaded.
             JobError: the folder does not exist.
         """
-        folder = Path(working_dir).absolute()
-        if not folder.is_dir():
+        folder = None if working_dir is None else Path(working_dir).absolute()
+        if folder is not None and not folder.is_dir():
             raise JobError(f"There is no folder {folder}; name the folder that holds the job's files.")
         if not wait_for_capacity and (wait := self.check_capacity(resources, workers)) and on_wait:
             on_wait(wait)
         job_id = job_id or new_id(name)
         command = entrypoint if isinstance(entrypoint, str) else shlex.join(entrypoint)
-        package = self._upload(folder, command)
+        package = None if folder is None else self._upload(folder, command)
         group = {"workers": workers.count, "worker_cpus": workers.cpus, "worker_gpus": workers.gpus} if workers else {}
         options: dict[str, Any] = {
             **group,

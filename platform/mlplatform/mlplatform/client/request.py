@@ -11,6 +11,7 @@ from typing import Any
 
 from mlplatform.capacity.resources import Resources
 from mlplatform.client import git
+from mlplatform.contract import MAX_COMMAND
 from mlplatform.settings.job import Settings
 
 _NAME_CHARACTERS = 80
@@ -21,8 +22,8 @@ def body(
     settings: Settings,
     job_id: str,
     command: str,
-    folder: Path,
-    package: str,
+    folder: Path | None,
+    package: str | None,
     resources: Resources,
     env: Mapping[str, str],
     note: str | None,
@@ -35,7 +36,7 @@ def body(
         settings: the submitter, and the labels of the nodes for entry points.
         job_id: id of the job.
         command: shell command line.
-        folder: folder with its files, whose state in git is recorded.
+        folder: folder with its files, whose state in git is recorded; None without files.
         package: address of the uploaded folder.
         resources: reserved for the entry point.
         env: environment variables.
@@ -45,8 +46,9 @@ def body(
     """
     noted = {"MLPLATFORM_NOTE": note} if note else {}
     variables = {"MLPLATFORM_JOB_ID": job_id, "MLPLATFORM_USER": settings.user, **noted, **env}
-    runtime_env: dict[str, Any] = {"working_dir": package, "env_vars": variables}
-    metadata = {"user": settings.user, **git.describe(folder, command)}
+    runtime_env: dict[str, Any] = {"env_vars": variables} | ({"working_dir": package} if package else {})
+    source = git.describe(folder, command) if folder else {"entrypoint": command[:MAX_COMMAND]}
+    metadata = {"user": settings.user, **source}
     given = {key: str(value) for key, value in options.items() if value is not None}
     fields: dict[str, Any] = {
         "entrypoint": command,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -44,11 +45,24 @@ def run(job_id: str, rank: int | None, command: Sequence[str]) -> None:
     Raises:
         SettingsError: OpenSSH is not installed.
     """
-    options = [part for name, value in _options() for part in ("-o", f"{name}={value}")]
-    try:
-        os.execvp("ssh", ["ssh", *options, host(job_id, rank), *command])  # noqa: S606 - the one of the user
-    except FileNotFoundError:
-        raise SettingsError("The command ssh is missing here; install OpenSSH's client.") from None
+    os.execvp("ssh", [*invocation(job_id, rank), *command])  # noqa: S606 - the one of the user
+
+
+def invocation(job_id: str, rank: int | None = None, *options: str) -> list[str]:
+    """Return the command that connects to a job, or to a rank of its training; what follows runs there.
+
+    Args:
+        job_id: the job.
+        rank: the rank; None for its entry point.
+        options: further options of OpenSSH.
+
+    Raises:
+        SettingsError: OpenSSH is not installed.
+    """
+    if shutil.which("ssh") is None:
+        raise SettingsError("The command ssh is missing here; install OpenSSH's client.")
+    ours = [part for name, value in _options() for part in ("-o", f"{name}={value}")]
+    return ["ssh", *ours, *options, host(job_id, rank)]
 
 
 def config() -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import select
 import signal
 import socket
@@ -21,14 +20,13 @@ from contextlib import suppress
 from ctypes import CDLL
 from pathlib import Path
 
-from mlplatform.node import ssh_session
-from mlplatform_warm.ray.setup_worker import CONTEXT
+from mlplatform.node import processes, ssh_session
 
 SERVER = "/usr/sbin/sshd"
 
 _CONFIG = """\
 HostKey {folder}/host
-AuthorizedKeysFile {folder}/client
+AuthorizedKeysFile {folder}/{client}
 AuthenticationMethods publickey
 ForceCommand {python} -IS {session} {folder}/job
 Subsystem sftp {sftp}
@@ -40,6 +38,11 @@ PrintMotd no
 PrintLastLog no
 ClientAliveInterval 15
 """
+
+_CLIENT = "client"
+"""File with the client's key, in the folder of a connection."""
+
+_MEMORY = Path("/dev/shm")  # noqa: S108 - each connection has a folder of its own
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -66,7 +69,7 @@ def main(job_id: str, attempt: str, key: str, pid: str = "", gpus: str = "") -> 
         first = _first_process(job_id, attempt)
         process = int(pid) if pid else first
         end = os.pidfd_open(process)
-        environment, folder = _environment(first), str(Path(f"/proc/{process}/cwd").readlink())
+        environment, folder = processes.variables(first), str(Path(f"/proc/{process}/cwd").readlink())
     except (OSError, _RefusedError) as error:
         text = f"{error}" if isinstance(error, _RefusedError) else f"The process of job {job_id} has just ended."
         _answer(connection, "409 Conflict", text)
@@ -76,23 +79,33 @@ def main(job_id: str, attempt: str, key: str, pid: str = "", gpus: str = "") -> 
     # What the session leaves behind becomes a child of this process.
     CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # In memory: the environment has the token of the attempt.
-    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="mlplatform-ssh-") as place:
-        _serve(connection, Path(place), key, {"environment": environment, "folder": folder})
+    with tempfile.TemporaryDirectory(dir=_MEMORY, prefix=_prefix(job_id)) as place:
+        server = _serve(connection, Path(place), key, {"environment": environment, "folder": folder})
         connection.close()
         # Not before the server runs: a job that ends meanwhile would leave it behind.
         threading.Thread(target=_end_with, args=(end,), daemon=True).start()
-        _reap()
+        _reap(server.pid, Path(place) / _CLIENT)
 
 
-def _serve(connection: socket.socket, folder: Path, key: str, job: dict[str, object]) -> None:
+def connected(job_id: str) -> bool:
+    """Return whether somebody is connected to a job on this node."""
+    return any(_MEMORY.glob(f"{_prefix(job_id)}*/{_CLIENT}"))
+
+
+def _prefix(job_id: str) -> str:
+    """Return how the names of the folders of a job's connections begin."""
+    return f"mlplatform-ssh-{job_id}-"
+
+
+def _serve(connection: socket.socket, folder: Path, key: str, job: dict[str, object]) -> subprocess.Popen[bytes]:
     """Start the server with the connection."""
     subprocess.run(["/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "host")], check=True)
-    (folder / "client").write_text(key)
+    (folder / _CLIENT).write_text(key)
     (folder / "job").write_text(json.dumps(job))
-    names = {"python": sys.executable, "session": ssh_session.__file__, "sftp": ssh_session.SFTP}
+    names = {"client": _CLIENT, "python": sys.executable, "session": ssh_session.__file__, "sftp": ssh_session.SFTP}
     (folder / "config").write_text(_CONFIG.format(folder=folder, **names))
     _answer(connection, "101 Switching Protocols")
-    subprocess.Popen(
+    return subprocess.Popen(
         [SERVER, "-i", "-f", str(folder / "config")], stdin=connection.fileno(), stdout=connection.fileno()
     )
 
@@ -106,35 +119,14 @@ def _answer(connection: socket.socket, status: str, text: str = "") -> None:
 
 
 def _first_process(job_id: str, attempt: str) -> int:
-    """Return the process of an attempt on this node that was started first: the shell with its command, if it is here.
-
-    Forks of a template of warm start have the environment of that, but for each there is also a process of the attempt.
-    """
-    wanted = {("MLPLATFORM_JOB_ID", job_id), ("MLPLATFORM_ATTEMPT", attempt)}
+    """Return the process of an attempt that was started first on this node: its command's shell, if that is here."""
     found = []
-    for process in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
-        # It may end meanwhile, and a command line is anybody's text.
-        with suppress(OSError, ValueError, TypeError, AttributeError):
-            if wanted <= _environment(process).items():
-                started = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[19]
-                found.append((int(started), process))
+    for process in processes.of_job(job_id, int(attempt)):
+        with suppress(OSError):
+            found.append((processes.ticks(process)[0], process))
     if not found:
         raise _RefusedError(f"Attempt {attempt} of job {job_id} has no process on this node; try again while it runs.")
     return min(found)[1]
-
-
-def _environment(process: int) -> dict[str, str]:
-    """Return the variables of a process, with those that a worker of Ray takes from its command line."""
-    words, variables = _read(process, "cmdline"), _read(process, "environ")
-    found = dict(variable.split("=", 1) for variable in variables if "=" in variable)
-    context = next((word.removeprefix(CONTEXT) for word in words if word.startswith(CONTEXT)), "{}")
-    for name, value in (json.loads(context).get("env_vars") or {}).items():
-        found[name] = re.sub(r"\$\{([A-Z0-9_]+)\}", lambda match: found.get(match[1], ""), value)
-    return found
-
-
-def _read(process: int, name: str) -> list[str]:
-    return Path(f"/proc/{process}/{name}").read_bytes().decode(errors="surrogateescape").split("\0")
 
 
 def _end_with(process: int) -> None:
@@ -156,11 +148,12 @@ def _descendants(parent: int) -> list[int]:
     return found
 
 
-def _reap() -> None:
-    """Wait for the end of all children."""
+def _reap(server: int, key: Path) -> None:
+    """Wait for the end of all children; without the key's file, nobody is connected any more."""
     with suppress(ChildProcessError):
         while True:
-            os.wait()
+            if os.wait()[0] == server:
+                key.unlink()
 
 
 if __name__ == "__main__":
