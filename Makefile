@@ -73,11 +73,8 @@ data: env  ## Fill the volume food11 with Food-11 (SRC=URL or path of its archiv
 	$(if $(FROM),,$(COMPOSE) build --quiet storage-init)
 	$(if $(FROM),,@archive=$$(realpath -qe "$(SRC)"); $(COMPOSE) run --rm $${archive:+--volume "$$archive:/host$$archive:ro"} food11-data "$${archive:+/host}$${archive:-$(SRC)}" $(if $(FORCE),--force))
 
-smoke:  ## Train the main job on the running stack, submitted from the notebook (PERSON=alice: from theirs)
-	$(COMPOSE) --profile '*' exec -T notebook$(if $(PERSON),-$(PERSON)) ray job submit --working-dir . -- python digits.py
-
-notebook: .venv/cli  ## Make a notebook for one person, with files, token and network of its own (PERSON=alice; REMOVE=1 keeps its files)
-	@$(CLI) stack notebook "$(or $(PERSON),$(error Set PERSON= to a name of `mlplatform people list`))" $(if $(REMOVE),--remove)
+smoke:  ## Train the main job on the running stack, submitted from the notebook
+	$(COMPOSE) --profile '*' exec -T notebook ray job submit --working-dir . -- python digits.py
 
 ci: .venv/cli  ## Run a job on a small stack of its own, then a check (JOB="folder -- command" CHECK="command"; docs/operating.md)
 	@$(if $(JOB),,$(error Set JOB="folder -- command"))$(CLI) stack ci "$$JOB" $(if $(CHECK),"$$CHECK") --logs "$(or $(LOGS),ci-logs)"
@@ -200,4 +197,4 @@ LIGHT_LOCKS = images/platform/requirements.txt tests/requirements.txt tests/unit
 	.venv/bin/uv pip install --quiet --python .venv/light $(EDITABLE)
 	@touch $@
 
-.PHONY: help demo env build up bundle unbundle down status doctor logs data smoke notebook ci backup restore rotate host-token join hosts remove-host leave prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench nightly nightly-stack nightly-unit nightly-embedded tutorial lock
+.PHONY: help demo env build up bundle unbundle down status doctor logs data smoke ci backup restore rotate host-token join hosts remove-host leave prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench nightly nightly-stack nightly-unit nightly-embedded tutorial lock

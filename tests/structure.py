@@ -45,7 +45,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = [
-    Budget("lines of mlplatform", 15_050, 12_000),
+    Budget("lines of mlplatform", 15_550, 12_000),
     Budget("lines of the gateway", 16_600, 14_000),
     Budget("lines of the stack", 7_200, 6_500),
     Budget("lines of warm start", 2_600, 2_400),
@@ -53,7 +53,7 @@ BUDGETS = [
     Budget("settings in .env.example", 72, 72),
     Budget("files in secrets/", 34, 34),
     Budget("verbs of make", 38, 39),
-    Budget("commands of mlplatform", 65, 66),
+    Budget("commands of mlplatform", 67, 67),
     Budget("bytes of Markdown", 110_900, 110_000),
 ]
 """A commit that raises a bound says why."""

@@ -13,7 +13,6 @@ import pytest
 from compose_files import checkout, generate
 from host import CHECKOUT
 
-from mlplatform_stack import notebooks
 from mlplatform_stack.engine import MINIMUM_COMPOSE
 from mlplatform_stack.settings import StackSettings
 
@@ -26,8 +25,7 @@ STACKS = [
     if gid or accelerator == "rocm"
 ] + [
     {"S3_ENDPOINT_URL": "https://s3.example.org"},
-    {"NOTEBOOK_LAYOUT": "generated", "ACCELERATOR": "rocm"},
-    {"NOTEBOOK_LAYOUT": "generated", "ACCELERATOR": "cuda", "NOTEBOOK_GPUS": "7"},
+    {"ACCELERATOR": "cuda", "NOTEBOOK_GPUS": "7"},
     {
         **{"STACK_PREFIX": "blue-", "COMPOSE_PROFILES": "tracking,proxy", "DOMAIN": "ml.example.org"},
         "BIND_ADDRESS": "127.0.0.2",
@@ -77,14 +75,11 @@ def test_release_loads_each_variant_of_stack(
     (root / ".env").write_text("\n".join([example, *lines]))
     generate(root, gpus=7)
     settings = StackSettings.load(root / ".env")
-    people = notebooks.render(settings.accelerator, {"ann": 8889, "bo": 8890})
-    (root / notebooks.FILE).write_text(people)
     services = load(loaders / release, root / ".env", root / "compose" / "compose.yaml", variables)["services"]
     names = sorted(name for name in services if name.startswith("ray-worker-"))
     generated = 1 if settings.accelerator == "cpu" else 7
     assert len(names) == {"host": 1, "gpu": 2, "generated": generated}[settings.worker_layout]
     assert ("minio" in services) == ("S3_ENDPOINT_URL" not in variables)
-    assert ("notebook-ann" in services) == (variables.get("NOTEBOOK_LAYOUT") == "generated")
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -19,7 +19,6 @@ from websockets.sync.client import connect
 
 from mlplatform.client.jobs import Jobs
 
-
 PACKAGE = """
 mkdir /tmp/own && cd /tmp/own
 echo 'found = 1' >own.py

@@ -103,8 +103,8 @@ def _write_files(root: Path, stack: Path) -> None:
     values |= {"CLUSTER_NETWORK": networks.free_cluster_network()}
     # Its objects are its own.
     values |= {"BIND_ADDRESS": LOOPBACK, "ACME_EMAIL": "", "S3_ENDPOINT_URL": ""}
-    # It has no people, for whom the first is. Its backups would be among those of the other stack.
-    values |= {"NOTEBOOK_LAYOUT": "shared", "BACKUP_TO": ""}
+    # Its backups would be among those of the other stack.
+    values |= {"BACKUP_TO": ""}
     values |= {"COMPOSE_PROFILES": "tracking,ray", "MLFLOW_WORKERS": "1", "DISK_NEEDED_GB": "2"}
     # The checkout's own settings name images and mirrors. Of two lines for a setting, the last one counts.
     common = root / ".env" if (root / ".env").is_file() else stack / ".env.example"

@@ -49,7 +49,7 @@ def env(root: Root = Path()) -> None:
 def up(root: Root = Path(), only: Only = "") -> None:
     """Check the host, start the stack, wait until it is healthy, and show its addresses."""
     from mlplatform.errors import HostError
-    from mlplatform_stack import compose, images, notebooks, preflight, unfinished
+    from mlplatform_stack import compose, images, preflight, unfinished
     from mlplatform_stack.hosts import joining
 
     unfinished.check(root)
@@ -57,8 +57,6 @@ def up(root: Root = Path(), only: Only = "") -> None:
         raise HostError("This checkout's worker has joined another host's stack: run `make leave` first.")
     for sentence in preflight.check_host(root, only):
         print(f"Note: {sentence}", file=sys.stderr)
-    if notebooks.read_ports(root):
-        print("People have notebooks of their own, so the shared one does not run.")
     compose.up(root, only)
     if removed := images.remove_former(root):
         print(f"Removed {removed} images of former versions.")
@@ -86,16 +84,15 @@ def status(root: Root = Path(), as_json: Json = False) -> None:
     """Show the addresses of the running services, how to log in, and how to reach them from a laptop."""
     from rich.console import Console
 
-    from mlplatform_stack import docker, entrance, notebooks, services
+    from mlplatform_stack import docker, entrance, services
     from mlplatform_stack.settings import StackSettings
 
     settings = StackSettings.load(root / ".env")
-    running, of_people = docker.running(root), notebooks.pages_of_people(root)
-    shown = [page for page in [*services.pages(root), *of_people] if page.service in running]
+    running = docker.running(root)
+    shown = [page for page in services.pages(root) if page.service in running]
     found = []
     for page in shown:
-        plain = settings.model_copy(update={"compose_profiles": ""}) if page in of_people else settings
-        address, other = (f"{entrance.origin(plain, name)}:{page.port}" for name in (page.name, ""))
+        address, other = (f"{entrance.origin(settings, name)}:{page.port}" for name in (page.name, ""))
         in_safari = other if ".localhost" in address else ""
         found.append({"page": page.title, "address": address, "in_safari": in_safari, "log_in_with": page.login})
     columns = ("Page", "Address", "in Safari", "Log in with")
@@ -280,35 +277,6 @@ def remove_host(name: Annotated[str, typer.Argument(help="Name of the host.")], 
     print(f"{name} is removed. It had the secrets of a worker: if you no longer trust it, run `make rotate`.")
 
 
-@app.command()
-def notebook(
-    person: Annotated[str, typer.Argument(help="Name of the person, as of `mlplatform people add`.")],
-    remove: Annotated[bool, typer.Option(help="Remove the notebook; its files stay in their volume.")] = False,
-    root: Root = Path(),
-) -> None:
-    """Make a JupyterLab for one person, in the place of the shared one, and print its link; or remove it.
-
-    It has a token, files and a network of its own, and no account of the stack: the person logs in once.
-    """
-    from mlplatform_stack import notebooks
-
-    if not remove:
-        link, started = notebooks.add(root, person)
-        print(f"The notebook of {person}{'' if started else ', as soon as `make up` has started it'}:\n")
-        print(f"  {link}\n")
-        print("Whoever has the link can use it. Jobs, MLflow and storage need the person's own token: in a terminal of")
-        print(f"this notebook, once, `mlplatform login` with the code of `mlplatform people add {person}`.")
-        print("The shared notebook, which has everybody's accounts, ends with the next `make up`.")
-        return
-    volumes = notebooks.remove(root, person)
-    print(f"The notebook of {person} is removed. Its files stay; to delete them: docker volume rm {' '.join(volumes)}")
-    if not notebooks.read_ports(root):
-        print(
-            "Nobody has one any more, so that the next `make up` starts the shared notebook again, with the accounts of"
-        )
-        print("everybody, unless you remove `notebook` from COMPOSE_PROFILES in .env.")
-
-
 def shell_env(root: Root = Path()) -> None:
     """Print the exports that connect a shell or a laptop to this checkout's stack, or else to the current platform."""
     from mlplatform.settings.job import settings
@@ -334,9 +302,7 @@ def check(
     root: Root = Path(),
     only: Only = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects for programs.")] = False,
-    fix: Annotated[
-        bool, typer.Option(help="Apply the safe fixes: mode of secrets/, missing secrets, networks of notebooks.")
-    ] = False,
+    fix: Annotated[bool, typer.Option(help="Apply the safe fixes: mode of secrets/, missing secrets.")] = False,
 ) -> None:
     """Check this host and its stack; report each problem, why it matters and what fixes it. Exits 1 if one blocks."""
     import json

@@ -13,7 +13,7 @@ from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.environment import environment
 from mlplatform.settings.services import OfGateway
-from mlplatform_stack import checkout, declared, entrance, env_file, generated, images, notebooks
+from mlplatform_stack import checkout, declared, entrance, env_file, generated, images
 from mlplatform_stack.docker import compose, failed
 from mlplatform_stack.host import this_host
 from mlplatform_stack.services import GPU_METRICS, exporters, profiles_of, start_variables
@@ -51,7 +51,6 @@ def up(root: Path, only: str | None = None) -> None:
     # Only its sections: it would restart with each change of another one, and act on lines that are none.
     of_gateway = env_file.lines_of((root / ".env").read_text(), OfGateway.variables())
     atomic.write(root / "compose" / "gateway.generated.env", of_gateway)
-    notebooks.before_start(root)
     command = compose(root, "up", "--detach", "--no-build", "--remove-orphans", "--wait", "--wait-timeout")
     result = subprocess.run([*command, str(START_TIMEOUT)], env=variables, check=False)
     if result.returncode:
@@ -59,7 +58,6 @@ def up(root: Path, only: str | None = None) -> None:
             f"The stack did not become healthy within {START_TIMEOUT} s: `make status` shows the state of each "
             f"container and `make logs` its last lines.{_last_lines(root)}"
         )
-    notebooks.connect(root)
     checkout.record_start(root, only)
     last = sorted(set(exporters(root)) & set(declared.services(root))) if GPU_METRICS in profiles else []
     command = compose(root, "up", "--detach", "--no-build", "--no-deps", *last)

@@ -13,7 +13,7 @@ from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.environment import shell_environment
 from mlplatform.settings.job import Settings
-from mlplatform_stack import checkout, env_file, generated, notebooks, secrets_folder, sizing
+from mlplatform_stack import checkout, env_file, generated, secrets_folder, sizing
 from mlplatform_stack.host import Host
 from mlplatform_stack.settings import LOOPBACK, StackSettings
 
@@ -50,8 +50,6 @@ def write_env(root: Path, host: Host) -> list[str]:
     settings = StackSettings.load(file)
     names = secrets_folder.names(root)
     written += [f"secrets/{name}" for name in secrets_folder.write_missing(root / "secrets", names)]
-    if settings.notebook_layout == "generated" and notebooks.write(root, settings, notebooks.read_ports(root)):
-        written.append(f"{notebooks.FILE} again, for this version")
     written += generated.write(root, settings, host, checkout.started(root)["only"])
     return written + _divide(file, host, generated.number_of_workers(root))
 

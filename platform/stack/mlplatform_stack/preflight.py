@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mlplatform.errors import HostError
-from mlplatform_stack import engine, images, networks, notebooks, secrets_folder, sizing
+from mlplatform_stack import engine, images, networks, secrets_folder, sizing
 from mlplatform_stack.docker import answer, running
 from mlplatform_stack.host import driver_problems, this_host
 from mlplatform_stack.services import pages
@@ -84,16 +84,13 @@ def _disk_problems(docker_root: Path, needed: int) -> Iterator[str]:
 def _port_problems(
     root: Path, settings: StackSettings, starting: Collection[str], options: Collection[str]
 ) -> Iterator[str]:
-    for page in [*pages(root), *notebooks.pages_of_people(root)]:
+    for page in pages(root):
         if page.service not in starting:
             continue
         if reason := networks.bind_error(LOOPBACK, page.port):
-            person = page.service.removeprefix("notebook-")
-            fix = f"set {page.setting} in .env to a free port"
-            if not page.setting:
-                fix = f"run `make notebook PERSON={person}`, which chooses another port"
             yield (
-                f"Port {page.port} for {page.title} cannot be used ({reason}): stop the process that uses it, or {fix}."
+                f"Port {page.port} for {page.title} cannot be used ({reason}): stop the process that uses it, or set "
+                f"{page.setting} in .env to a free port."
             )
     if PROXY in starting:
         yield from _entrance_problems(root, settings, options)

@@ -49,11 +49,6 @@ STORE = "minio"
 STORES = ("postgres", STORE)
 """Services with the stack's data, on which all others depend: they start first and stop last."""
 
-NOTEBOOK = "notebook"
-
-PERSONAL_NOTEBOOKS = "personal-notebooks"
-"""Profile of the notebooks of people, which replaces that of the shared one (`notebooks.py`)."""
-
 GPU_METRICS = "gpu-metrics"
 """Profile of the exporters of GPU metrics, without which everything else works."""
 
@@ -78,7 +73,7 @@ def start_variables(settings: StackSettings, only: str | None) -> dict[str, str]
 def profiles_of(settings: StackSettings, only: str | None = None) -> list[str]:
     """Return the profiles that a start uses.
 
-    BACKUP_TO adds that of the timer of backups, and notebooks of people replace the shared one.
+    BACKUP_TO adds that of the timer of backups.
 
     Raises:
         SettingsError: `only` is unknown.
@@ -89,9 +84,6 @@ def profiles_of(settings: StackSettings, only: str | None = None) -> list[str]:
     profiles = settings.compose_profiles.split(",")
     if settings.backup_to:
         profiles.append("backup-timer")
-    if settings.notebook_layout == "generated":
-        left_out.add(NOTEBOOK)
-        profiles.append(PERSONAL_NOTEBOOKS)
     return [profile for profile in dict.fromkeys(profiles) if profile not in left_out]
 
 

@@ -89,13 +89,8 @@ class Hardware(Section):
     notebook_memory: Size = of_host("8g")
     """Memory limit of the notebook."""
 
-    notebook_layout: Literal["shared", "generated"] = of_host("shared")
-    """shared: one notebook for everybody. generated: one per person, in a file that `make notebook PERSON=name` writes;
-    the verb sets this, and the limits above are then those of each."""
-
-    notebook_idle_seconds: int = of_host(7200, ge=0)
-    """Seconds after which a dev environment that nobody uses ends, and a kernel of a person's notebook that executes
-    nothing, with their memory and GPUs; 0 for never."""
+    dev_idle_seconds: int = of_host(7200, ge=0)
+    """Seconds without connection and computation after which a dev environment ends; 0 for never."""
 
     render_gid: str = of_host("", pattern=r"^\d*$")
     """Id of the host's group `render` (rocm only); `make env` looks it up."""

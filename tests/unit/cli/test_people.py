@@ -233,7 +233,7 @@ def test_team_with_people_is_removed_with_force_only(host: Machine) -> None:
 
 def test_new_person_prints_what_to_do_next(host: Machine) -> None:
     printed = host.prints("people", "add", "alice", "--admin")
-    assert "`make notebook PERSON=alice` makes a JupyterLab" in printed
+    assert "`mlplatform dev start` gives them a JupyterLab" in printed
 
 
 def test_new_team_prints_what_is_not_guaranteed(host: Machine) -> None:

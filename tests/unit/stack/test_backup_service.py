@@ -302,9 +302,9 @@ HOME_FILES = {
 
 @pytest.fixture
 def backup_of_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
-    """A backup of a stack in which alice has a notebook of her own."""
+    """A backup of a stack in which alice has a home."""
     for name, text in HOME_FILES.items():
-        path = tmp_path / "old/home-alice" / name
+        path = tmp_path / "old/homes/alice" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     (tmp_path / "old/wiki").mkdir()
@@ -318,20 +318,20 @@ def backup_of_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
 
 
 def test_backup_has_files_of_people_without_tokens_and_caches(backup_of_home: bytes) -> None:
-    saved = {name.removeprefix("home-alice/"): text for name, text in read(backup_of_home).items() if text}
+    saved = {name.removeprefix("homes/alice/"): text for name, text in read(backup_of_home).items() if text}
     assert saved == {"work/a.py": b"code", ".ray/notes": b"kept", "work/.cache/result": b"kept"}
 
 
-def test_files_of_people_are_restored_where_they_have_notebooks(backup_of_home: bytes, tmp_path: Path) -> None:
+def test_files_of_people_are_restored_where_volume_exists(backup_of_home: bytes, tmp_path: Path) -> None:
     kinds = {name.partition("/")[0] for name in read(backup_of_home)}
-    with pytest.raises(StorageError, match=r"lacks \(\.\., home-alice, wiki\): run `make notebook PERSON=NAME`"):
+    with pytest.raises(StorageError, match=r"lacks \(\.\., homes, wiki\): restore it with"):
         contents.check_places({*kinds, ".."})
     uploads: Any = None  # the backup has no objects
-    (tmp_path / "new/home-alice").mkdir()
+    (tmp_path / "new/homes").mkdir()
     (tmp_path / "new/wiki").mkdir()
     contents.check_places(kinds)
     with reading(io.BytesIO(backup_of_home), {}) as (_, members):
         for member in members:
-            if member.name.startswith("home-alice"):
+            if member.name.startswith("homes"):
                 contents._restore(member, uploads, Progress("restored"))
-    assert (tmp_path / "new/home-alice/work/a.py").read_text() == "code"
+    assert (tmp_path / "new/homes/alice/work/a.py").read_text() == "code"

@@ -129,7 +129,7 @@ def test_second_run_in_one_checkout_waits_for_end_of_first(run: Run) -> None:
 def test_stack_takes_images_from_checkout_and_sizes_for_small_runner(run: Run) -> None:
     own = "FOOD11_VOLUME=food11\nS3_IMAGE=mine/s3\nWORKER_MEMORY=64g\nRAY_PORT=8265\n"
     own += "S3_ENDPOINT_URL=https://s3.example.org\n"
-    own += "NOTEBOOK_LAYOUT=generated\nBACKUP_TO=/mnt/backups\n"
+    own += "BACKUP_TO=/mnt/backups\n"
     (run.root / ".env").write_text(f"{own}CLUSTER_NETWORK=10.213.80\n")
     process = run.start(WAITS="1")
     run.wait_for_call("up")
@@ -141,7 +141,6 @@ def test_stack_takes_images_from_checkout_and_sizes_for_small_runner(run: Run) -
     assert settings.food11_volume == f"{settings.stack_prefix}food11"
     assert settings.ray_port != 8265
     assert settings.s3_endpoint_url == "", "its objects would be among those of the stack"
-    assert settings.notebook_layout == "shared", "it has no notebooks of people"
     assert settings.backup_to == "", "its backups would be among those of the stack"
     assert settings.cluster_network == "10.213.82", "the first that overlaps with no network of Docker"
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from mlplatform_stack import env as stack_env
-from mlplatform_stack import env_file, notebooks
+from mlplatform_stack import env_file
 from mlplatform_stack.host import Host
-from mlplatform_stack.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
 
@@ -56,7 +55,6 @@ def test_only_owner_changes_what_verbs_write(tmp_path: Path) -> None:
         text = (root / ".env").read_text()
         (root / ".env").write_text(text.replace("\nWORKER_LAYOUT=gpu", "\nWORKER_LAYOUT=generated"))
         stack_env.write_env(root, Host(2**34, 8, "cuda", 4))
-        notebooks.write(root, StackSettings.load(root / ".env"), {"ann": 8889})
         env_file.change(root / ".env", {"COMPOSE_PROFILES": "hosts"})
     finally:
         os.umask(before)
@@ -64,4 +62,4 @@ def test_only_owner_changes_what_verbs_write(tmp_path: Path) -> None:
     written += [path for name in ("compose", "docker") for path in (root / name).rglob("*.generated.*")]
     assert {path.name: mode(path) & 0o022 for path in written} == {path.name: 0 for path in written}
     kinds = {path.name.partition(".")[0] for path in written}
-    assert {"stack", "notebook", "services", "sites", "alertmanager"} <= kinds
+    assert {"stack", "services", "sites", "alertmanager"} <= kinds

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from compose_files import checkout
 
-from mlplatform_stack import declared, notebooks
+from mlplatform_stack import declared
 
 CHECKOUT = Path(__file__).parents[3]
 COMPOSE = CHECKOUT / "compose"
@@ -25,32 +25,23 @@ def test_down_removes_containers_but_no_volume() -> None:
     assert removed == []
 
 
-SHARED, OF_PERSON = (COMPOSE / "notebook.yaml").read_text(), notebooks.render("rocm", {"alice": 8901})
-
-
-@pytest.mark.parametrize(
-    ("text", "work"), [(SHARED, "/home/jovyan/work"), (OF_PERSON, notebooks.HOME)], ids=["shared", "of a person"]
-)
-def test_notebook_keeps_work_on_named_volume(text: str, work: str) -> None:
-    described = yaml.safe_load(text)
-    notebooks = [service for name, service in described["services"].items() if name.startswith("notebook")]
-    assert notebooks
-    for notebook in notebooks:
-        mounted = {volume.split(":")[1]: volume.split(":")[0] for volume in notebook["volumes"]}
-        # Without an entry there, it would be a folder of the host.
-        assert mounted[work] in described["volumes"]
+def test_notebook_keeps_work_on_named_volume() -> None:
+    described = yaml.safe_load((COMPOSE / "notebook.yaml").read_text())
+    volumes = described["services"]["notebook"]["volumes"]
+    mounted = {volume.split(":")[1]: volume.split(":")[0] for volume in volumes}
+    # Without an entry there, it would be a folder of the host.
+    assert mounted["/home/jovyan/work"] in described["volumes"]
 
 
 @pytest.mark.parametrize("layout", ["host", "gpu"])
 def test_every_container_with_amd_gpu_has_its_groups(tmp_path: Path, layout: str) -> None:
     """`/dev/kfd` belongs to the host's group render, or video in older distributions."""
-    root = checkout(tmp_path, ACCELERATOR="rocm", WORKER_LAYOUT=layout, NOTEBOOK_LAYOUT="generated")
-    (root / notebooks.FILE).write_text(OF_PERSON)
+    root = checkout(tmp_path, ACCELERATOR="rocm", WORKER_LAYOUT=layout)
     services = declared.services(root)
     joined = declared.inherited(COMPOSE / "accelerator.rocm.yaml", "worker-of-host", {})
     services["ray-worker of a joined host"] = joined
     with_gpu = {name: made for name, made in services.items() if "/dev/kfd" in made.get("devices", [])}
-    others = {"amd-exporter", "notebook", "notebook-alice", "ray-worker of a joined host"}
+    others = {"amd-exporter", "notebook", "ray-worker of a joined host"}
     assert {"ray-worker-0", *others} <= with_gpu.keys()
     for name, made in with_gpu.items():
         groups = made.get("group_add", [])

@@ -35,7 +35,7 @@ def add(
     invited = read(Invited, "POST", "/platform/people", named=True, json=person)
     print(f"{'Added' if invited.added else 'Changed'} {name}. The code is valid once, until", end=" ")
     print(f"{span(invited.expires)}:\n\n    mlplatform login {invited.code}\n")
-    print(f"Next, on the stack's host: `make notebook PERSON={name}` makes a JupyterLab of their own.")
+    print("Then `mlplatform dev start` gives them a JupyterLab of their own.")
 
 
 @app.command("list")

@@ -111,7 +111,7 @@ def _save_files(writer: Writer) -> None:
             if name == "grafana":
                 files.add_grafana(writer, volume)
             else:
-                files.add_folder(writer, name, volume, files.NOT_OF_HOME if name.startswith(files.HOME) else ())
+                files.add_folder(writer, name, volume, files.left_out(volume) if name == "homes" else ())
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise
@@ -127,7 +127,7 @@ def verify(repository: Repository, snapshot: str) -> Header:
     """Read a backup completely, which makes restic verify it; change nothing.
 
     Raises:
-        StorageError: it is damaged, not a backup, of a newer version, or has files of people who have no notebook here.
+        StorageError: it is damaged, not a backup, of a newer version, or has files of a volume that is not here.
     """
     progress, kinds = Progress("verified"), set()
     with (
@@ -149,13 +149,13 @@ def check_places(kinds: Collection[str]) -> None:
         kinds: first parts of the names in a backup.
 
     Raises:
-        StorageError: the stack lacks the notebook of a person, or a service.
+        StorageError: the stack lacks a service.
     """
     places = {"databases", "objects", "settings", "secrets", *(volume.name for volume in VOLUMES.iterdir())}
     if lacking := sorted({*kinds} - places):
         raise StorageError(
-            f"The backup has files of volumes that this stack lacks ({', '.join(lacking)}): run `make notebook "
-            "PERSON=NAME` for each home-NAME, then restore again; others need the version that made the backup."
+            f"The backup has files of volumes that this stack lacks ({', '.join(lacking)}): restore it with the "
+            "version that made it."
         )
 
 

@@ -15,11 +15,8 @@ from typing import IO, Any
 from mlplatform.errors import StorageError
 from mlplatform_stack.backup.archive import Writer
 
-HOME = "home-"
-"""Beginning of the names of volumes with the files of people's own notebooks (`notebooks.py`)."""
-
-NOT_OF_HOME = (".cache", ".ray/auth_token", ".mlflow/credentials", ".aws/credentials")
-"""Left out of a backup of them: caches that can be filled again, and tokens, which another log-in replaces."""
+_NOT_OF_HOME = (".cache", ".ray/auth_token", ".mlflow/credentials", ".aws/credentials")
+"""Caches that can be filled again, and tokens, which another log-in replaces."""
 
 GRAFANA = "grafana.db"
 """Name of Grafana's database in its volume."""
@@ -30,6 +27,11 @@ _DATA_SOURCES = {
 }
 """Removal of Prometheus' password, by table. It is encrypted with a key that is in Grafana's source, and Grafana writes
 it again at each start, from the stack's secrets."""
+
+
+def left_out(homes: Path) -> set[str]:
+    """Return what a backup of people's homes leaves out, relative to their folder."""
+    return {f"{home.name}/{name}" for home in homes.iterdir() for name in _NOT_OF_HOME}
 
 
 def add_folder(writer: Writer, prefix: str, folder: Path, without: Collection[str] = ()) -> None:

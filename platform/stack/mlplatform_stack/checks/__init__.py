@@ -28,7 +28,6 @@ CHECKS: tuple[Check, ...] = (
     machine.limits,
     machine.drivers,
     running.unhealthy,
-    running.unconnected_notebooks,
     running.firing,
 )
 """Every check, in the order in which its findings are shown."""

@@ -1,14 +1,13 @@
-"""State of a running stack: containers that failed, their connections to notebooks, and alerts that fire."""
+"""State of a running stack: containers that failed, and alerts that fire."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 import httpx
 
 from mlplatform.errors import HostError
-from mlplatform_stack import docker, notebooks
+from mlplatform_stack import docker
 from mlplatform_stack.checks.finding import Finding, Place
 from mlplatform_stack.services import exporters
 from mlplatform_stack.settings import LOOPBACK, StackSettings
@@ -25,17 +24,6 @@ def unhealthy(place: Place) -> Iterator[Finding]:
             else "What it serves is unavailable, and services that need it wait.",
             f"make logs SERVICE={service}",
             blocks=not optional,
-        )
-
-
-def unconnected_notebooks(place: Place) -> Iterator[Finding]:
-    """Yield each service that a person's notebook cannot reach, as after a start without `make up`."""
-    for person, service, network in notebooks.unconnected(place.root, place.settings):
-        yield Finding(
-            f"The notebook of {person} cannot reach {service}, which is not on the network {network}.",
-            "A container that was created without `make up` is on its own networks only.",
-            "make up",
-            repair=partial(notebooks.connect, place.root),
         )
 
 
