@@ -126,7 +126,7 @@ def test_unused_environment_ends(jobs: Jobs) -> None:
     job = jobs.submit("exec python -m mlplatform.node.environment", None, env={"MLPLATFORM_IDLE_SECONDS": "4"})
     ended = jobs.wait(job, timeout_s=120)
     assert ended.status == "SUCCEEDED", ended.message
-    assert "nobody has used it for 4 seconds" in jobs.logs(job)
+    assert "nobody has used it for 4 s" in jobs.logs(job)
 
 
 def test_nobody_else_opens_it(people: dict[str, Person], alices: Environment, stack: Stack) -> None:

@@ -64,11 +64,13 @@ def client(config: Path, program: str, *arguments: str, given: str = "") -> subp
 
 def test_command_has_folder_variables_and_python_of_job(people: dict[str, Person], alices: str, jobs: Jobs) -> None:
     program = "import os, ray, torch; print(os.getcwd(), os.environ['API_KEY'], os.environ['MLPLATFORM_JOB_ID'])"
+    nodes = "import ray; ray.init(logging_level='ERROR'); print(len(ray.nodes()), 'nodes')"
     printed = people["alice"].types(
-        "mlplatform", "ssh", alices, "--", f'ls; git --version; python -c "{program}"; exit 0'
+        "mlplatform", "ssh", alices, "--", f'ls; git --version; python -c "{program}"; python -c "{nodes}"; exit 0'
     )
     assert "serve.py" in printed, printed
     assert "git version" in printed
+    assert "\n3 nodes" in printed, "a script there is not in the cluster"
     assert re.search(rf"working_dir_files/\S+ \S+ {alices}$", printed, re.M), printed
 
 

@@ -66,7 +66,7 @@ def test_processes_are_found_by_variables_or_context_of_workers(started: list[su
     worker = start({"NUMBER": "2"}, f"--serialized-runtime-env-context={in_context}")
     for damaged in ("{", "[]", '{"env_vars": [1]}', '{"env_vars": {"A": 1}}'):
         start({}, f"--serialized-runtime-env-context={damaged}")
-    assert set(processes.of_job(JOB, 2)) - {os.getpid()} == {of_job, worker}
+    assert {process for process, _ in processes.of_job(JOB, 2)} - {os.getpid()} == {of_job, worker}
 
 
 def test_computation_and_connection_count_as_use(started: list[subprocess.Popen[bytes]], tmp_path: Path) -> None:

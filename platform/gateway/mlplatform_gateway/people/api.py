@@ -50,10 +50,10 @@ def people_routes(people: People, key: FileKey | PeopleKey | None, accounts: Mlf
     """Return the routes below `/platform/people`; without an object store, people have no S3 key."""
     router = APIRouter()
 
-    @router.get(_PEOPLE, dependencies=[PEOPLE])
-    async def list_people() -> api.People:
-        """People with their teams."""
-        return api.People(people=await people.people())
+    @router.get(_PEOPLE)
+    async def list_people(principal: AnyPerson) -> api.People:
+        """People with their teams, and who asks."""
+        return api.People(people=await people.people(), you=principal.person)
 
     @router.post(_PEOPLE, dependencies=[ADMINISTRATORS], responses=errors(404, 409))
     async def add_person(request: Request, new: _NewPerson) -> api.Invited:

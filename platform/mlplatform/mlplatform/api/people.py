@@ -35,6 +35,7 @@ class People(Answer):
     """All people by name."""
 
     people: list[Person]
+    you: str = Field("", description="Name of the person who asks; empty with the shared token.")
 
 
 class NewPerson(Body):

@@ -46,9 +46,9 @@ def open_lab(
     browser: Annotated[bool, typer.Option(help="Open the page in the browser of this machine.")] = True,
 ) -> None:
     """Forward a port of this machine to JupyterLab in an environment, and open the page."""
-    from mlplatform.dev import environment, lab
+    from mlplatform.dev import lab
 
-    lab.open_page(job or environment.job_id(name), browser=browser)
+    lab.open_page(job or _job_id(name), browser=browser)
 
 
 @app.command("list")
@@ -71,6 +71,13 @@ def list_environments(as_json: Json = False) -> None:
 def stop(name: Name = "main") -> None:
     """End an environment; its files stay."""
     from mlplatform.cli import jobs
+
+    jobs.stop(_job_id(name))
+
+
+def _job_id(name: str) -> str:
+    from mlplatform.client.jobs import Jobs
     from mlplatform.dev import environment
 
-    jobs.stop(environment.job_id(name))
+    with Jobs() as client:
+        return environment.job_id(client, name)

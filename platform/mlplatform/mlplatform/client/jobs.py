@@ -19,6 +19,7 @@ from pydantic import RootModel
 from mlplatform.api import jobs as api
 from mlplatform.api.cluster import Capacity
 from mlplatform.api.jobs import Attempt, Job
+from mlplatform.api.people import People
 from mlplatform.capacity.resources import Resources as Resources
 from mlplatform.capacity.resources import Shortage
 from mlplatform.capacity.resources import WorkerGroup as WorkerGroup
@@ -191,6 +192,10 @@ class Jobs:
         for line in self.follow(job_id):
             if (report := report_in(line)) is not None:
                 yield report
+
+    def person(self) -> str:
+        """Return the person whose token this client sends; with the shared one, the user of the settings."""
+        return self._link.read(People, "GET", "/platform/people").you or self._settings.user
 
     def check_capacity(self, entry: Resources = _NOTHING, workers: WorkerGroup | None = None) -> Shortage | None:
         """Check whether a job can run on the nodes alive or recently seen.

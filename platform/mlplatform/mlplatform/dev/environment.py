@@ -16,7 +16,6 @@ from mlplatform.client.jobs import Jobs, Resources
 from mlplatform.client.request import plain_name
 from mlplatform.contract import DEV_READY
 from mlplatform.errors import JobError, SettingsError
-from mlplatform.settings.job import settings
 
 _PREFIX = "dev-"
 
@@ -25,7 +24,7 @@ _NAME = re.compile(r"[a-z0-9](-?[a-z0-9]){0,29}", re.ASCII)
 _ENTRYPOINT = "exec python -m mlplatform.node.environment"
 
 
-def job_id(name: str) -> str:
+def job_id(client: Jobs, name: str) -> str:
     """Return the id of one's environment of this name.
 
     Raises:
@@ -33,7 +32,7 @@ def job_id(name: str) -> str:
     """
     if _NAME.fullmatch(name) is None:
         raise SettingsError(f"Invalid name {name!r}: use at most 30 lower-case letters, digits and single dashes.")
-    return f"{_PREFIX}{plain_name(settings().user).lower()}-{name}"
+    return f"{_PREFIX}{plain_name(client.person()).lower()}-{name}"
 
 
 def start(client: Jobs, name: str, resources: Resources, limit_s: float | None) -> str:
@@ -48,7 +47,7 @@ def start(client: Jobs, name: str, resources: Resources, limit_s: float | None) 
     Raises:
         CapacityError: no node can ever have the resources.
     """
-    own = job_id(name)
+    own = job_id(client, name)
     with suppress(JobError):  # there is none
         if client.get(own).status not in ENDED:
             return own

@@ -63,7 +63,7 @@ class Use:
     def _cpu_ticks(self) -> dict[tuple[int, int], int]:
         """Return the CPU time of each process, by its id and its start."""
         found = {}
-        for process in processes.of_job(str(settings().job_id), settings().attempt):
+        for process, _ in processes.of_job(str(settings().job_id), settings().attempt):
             with suppress(OSError):
                 started, ticks = processes.ticks(process)
                 found[process, started] = ticks
@@ -95,7 +95,7 @@ def _tell(text: str) -> None:
 
 def _terminals() -> set[str]:
     found = set()
-    for process in processes.of_job(str(settings().job_id), settings().attempt):
+    for process, _ in processes.of_job(str(settings().job_id), settings().attempt):
         with suppress(OSError):
             found.add(str(Path(f"/proc/{process}/fd/0").readlink()))
     return {name for name in found if name.startswith("/dev/pts/")}

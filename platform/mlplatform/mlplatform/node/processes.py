@@ -11,8 +11,8 @@ from pathlib import Path
 from mlplatform_warm.ray.setup_worker import CONTEXT
 
 
-def of_job(job_id: str, attempt: int) -> Iterator[int]:
-    """Yield the processes of an attempt on this node, in no order.
+def of_job(job_id: str, attempt: int) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the processes of an attempt on this node with their variables, in no order.
 
     Forks of a template of warm start have the environment of that, but for each there is also a process of the attempt.
     """
@@ -20,11 +20,11 @@ def of_job(job_id: str, attempt: int) -> Iterator[int]:
     for process in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
         # It may end meanwhile, and a command line is anybody's text.
         with suppress(OSError, ValueError, TypeError, AttributeError):
-            if wanted <= variables(process).items():
-                yield process
+            if wanted <= (found := _variables(process)).items():
+                yield process, found
 
 
-def variables(process: int) -> dict[str, str]:
+def _variables(process: int) -> dict[str, str]:
     """Return the variables of a process, with those that a worker of Ray takes from its command line.
 
     Raises:

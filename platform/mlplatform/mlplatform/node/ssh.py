@@ -20,6 +20,7 @@ from contextlib import suppress
 from ctypes import CDLL
 from pathlib import Path
 
+from mlplatform.compat.ray_core import JOB_CONFIG
 from mlplatform.node import processes, ssh_session
 
 SERVER = "/usr/sbin/sshd"
@@ -66,10 +67,10 @@ def main(job_id: str, attempt: str, key: str, pid: str = "", gpus: str = "") -> 
     try:
         if not Path(SERVER).exists():
             raise _RefusedError("Jobs of the embedded platform run on this machine: open a terminal instead.")
-        first = _first_process(job_id, attempt)
+        first, environment = _entry_point(job_id, attempt)
         process = int(pid) if pid else first
         end = os.pidfd_open(process)
-        environment, folder = processes.variables(first), str(Path(f"/proc/{process}/cwd").readlink())
+        folder = str(Path(f"/proc/{process}/cwd").readlink())
     except (OSError, _RefusedError) as error:
         text = f"{error}" if isinstance(error, _RefusedError) else f"The process of job {job_id} has just ended."
         _answer(connection, "409 Conflict", text)
@@ -118,15 +119,16 @@ def _answer(connection: socket.socket, status: str, text: str = "") -> None:
     )
 
 
-def _first_process(job_id: str, attempt: str) -> int:
-    """Return the process of an attempt that was started first on this node: its command's shell, if that is here."""
+def _entry_point(job_id: str, attempt: str) -> tuple[int, dict[str, str]]:
+    """Return the process with the job's command, and its variables; where that is not, the attempt's first process."""
     found = []
-    for process in processes.of_job(job_id, int(attempt)):
+    for process, variables in processes.of_job(job_id, int(attempt)):
         with suppress(OSError):
-            found.append((processes.ticks(process)[0], process))
+            found.append((JOB_CONFIG not in variables, processes.ticks(process)[0], process, variables))
     if not found:
         raise _RefusedError(f"Attempt {attempt} of job {job_id} has no process on this node; try again while it runs.")
-    return min(found)[1]
+    _, _, process, variables = min(found, key=lambda entry: entry[:2])
+    return process, variables
 
 
 def _end_with(process: int) -> None:
