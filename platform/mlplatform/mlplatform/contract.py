@@ -41,6 +41,9 @@ RUNS = "/platform/attempt/runs"
 SSH = "/mlplatform/ssh"
 """Path at which the agent of a node makes an SSH connection of a request."""
 
+DEV = "MLPLATFORM_DEV"
+"""Variable of the process of a dev environment, whose folder and variables sessions have."""
+
 DEV_READY = "mlplatform: the dev environment is ready on"
 """Beginning of the line of the log that an attempt of a dev environment prints; its number ends the line."""
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mlplatform.contract import DEV_READY
+from mlplatform.contract import DEV, DEV_READY
 from mlplatform.node import home, processes, ssh
 from mlplatform.settings.job import settings
 from mlplatform.storage import notice
@@ -33,7 +33,7 @@ def main(*stage: str) -> None:
         folder = home.prepare(settings().user)
         os.chdir(folder)
         command = [sys.executable, "-m", "mlplatform.node.environment", "in-home"]
-        os.execve(sys.executable, command, os.environ | home.variables(folder))  # noqa: S606
+        os.execve(sys.executable, command, os.environ | home.variables(folder) | {DEV: "1"})  # noqa: S606
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     print(f"{DEV_READY} {socket.gethostname()}, attempt {settings().attempt}", flush=True)
     idle_s, use, used = settings().idle_s or float("inf"), Use(), time.monotonic()

@@ -21,6 +21,7 @@ from ctypes import CDLL
 from pathlib import Path
 
 from mlplatform.compat.ray_core import JOB_CONFIG
+from mlplatform.contract import DEV
 from mlplatform.node import processes, ssh_session
 
 SERVER = "/usr/sbin/sshd"
@@ -124,10 +125,12 @@ def _entry_point(job_id: str, attempt: str) -> tuple[int, dict[str, str]]:
     found = []
     for process, variables in processes.of_job(job_id, int(attempt)):
         with suppress(OSError):
-            found.append((JOB_CONFIG not in variables, processes.ticks(process)[0], process, variables))
+            # With warm start, the command has two processes, and in a dev environment only one is in its home.
+            rank = (DEV not in variables, JOB_CONFIG not in variables, processes.ticks(process)[0])
+            found.append((rank, process, variables))
     if not found:
         raise _RefusedError(f"Attempt {attempt} of job {job_id} has no process on this node; try again while it runs.")
-    _, _, process, variables = min(found, key=lambda entry: entry[:2])
+    _, process, variables = min(found, key=lambda entry: entry[0])
     return process, variables
 
 
