@@ -15,6 +15,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from mlplatform.client.request import plain_name
 from mlplatform.contract import DEV, DEV_READY
 from mlplatform.node import home, processes, ssh
 from mlplatform.settings.job import settings
@@ -29,8 +30,8 @@ _BUSY = 0.03
 
 def main(*stage: str) -> None:
     """Begin again in the home of the owner, with its variables, which sessions get; then wait until the end."""
-    if not stage:
-        folder = home.prepare(settings().user)
+    if not stage and home.HOMES.is_dir():
+        folder = home.prepare(plain_name(settings().user))
         os.chdir(folder)
         command = [sys.executable, "-m", "mlplatform.node.environment", "in-home"]
         os.execve(sys.executable, command, os.environ | home.variables(folder) | {DEV: "1"})  # noqa: S606

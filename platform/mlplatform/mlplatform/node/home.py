@@ -9,7 +9,7 @@ import venv
 from pathlib import Path
 
 HOMES = Path("/homes")
-"""A volume of each host; the embedded platform has none, and people have the homes of the machine."""
+"""A volume of each host of a stack; the embedded platform has none."""
 
 _LESSONS = Path("/home/jovyan/work")
 
@@ -21,8 +21,6 @@ exec "$(dirname "$0")/python" -m pip "$@"
 
 def prepare(person: str) -> Path:
     """Return the home of a person, made with the lessons at the first time."""
-    if not HOMES.is_dir():
-        return Path.home()
     home = HOMES / person
     if not home.is_dir():
         home.mkdir(mode=0o700)
