@@ -123,7 +123,7 @@ def test_kernel_has_environment_of_job(address: SplitResult, alices: Environment
 
 
 def test_unused_environment_ends(jobs: Jobs) -> None:
-    job = jobs.submit("exec python -m mlplatform.node.environment", None, env={"MLPLATFORM_IDLE_SECONDS": "4"})
+    job = jobs.submit("exec python -m mlplatform.node.environment", None, env={"DEV_IDLE_SECONDS": "4"})
     ended = jobs.wait(job, timeout_s=120)
     assert ended.status == "SUCCEEDED", ended.message
     assert "nobody has used it for 4 s" in jobs.logs(job)

@@ -44,6 +44,7 @@ LISTS = {words: command for words, command in commands(typer.main.get_command(ap
 
 OF_GATEWAY = {
     ("audit",): '{"entries": []}',
+    ("dev", "list"): "[]",
     ("jobs",): "[]",
     ("jobs", "list"): "[]",
     ("people", "list"): '{"people": []}',

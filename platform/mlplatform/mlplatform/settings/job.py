@@ -83,7 +83,7 @@ class Settings(EnvironmentSettings):
     grace_s: float | None = Field(None, gt=0, validation_alias="MLPLATFORM_GRACE_SECONDS")
     """Time that this job gets to save its state when it is asked to leave; None if it is never asked."""
 
-    idle_s: float = Field(7200, ge=0, validation_alias="MLPLATFORM_IDLE_SECONDS")
+    idle_s: float = Field(7200, ge=0, validation_alias="DEV_IDLE_SECONDS")
     """Time after which a dev environment that nobody uses ends; 0 for never."""
 
     user: str = Field(default_factory=getpass.getuser, validation_alias="MLPLATFORM_USER")

@@ -336,7 +336,7 @@ def test_with_nobody_added_rows_have_no_owner(started: StartedGateway, client: h
     submit(client, "new")
     with Session(started.store.engine) as session:
         assert session.query(JobRow.person, JobRow.team).all() == [(None, None)] * 2
-    assert client.get("/platform/people").json() == {"people": []}
+    assert client.get("/platform/people").json() == {"people": [], "you": ""}
     assert httpx.get(f"{client.base_url}/api/jobs/", headers=AUTHORIZED, **BOUNDED).status_code == 200
 
 
