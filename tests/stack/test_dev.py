@@ -13,8 +13,8 @@ from urllib.parse import SplitResult, urlsplit
 import httpx
 import pytest
 from browser import BOUND_S, Page
-from host import CHECKOUT, Stack, wait_for
-from persons import Person
+from host import CHECKOUT, GRACE_S, Stack, wait_for
+from persons import Person, submit
 from websockets.sync.client import connect
 
 from mlplatform.client.jobs import Jobs
@@ -53,11 +53,11 @@ class Environment:
 def alices(people: dict[str, Person]) -> Iterator[Environment]:
     """Alice's, which she has started."""
     alice = people["alice"]
-    yield Environment(alice, started(alice))
+    yield Environment(alice, start(alice))
     alice.types("mlplatform", "dev", "stop")
 
 
-def started(person: Person, *options: str) -> str:
+def start(person: Person, *options: str) -> str:
     """Start an environment; return the id of its job."""
     printed = person.types("mlplatform", "dev", "start", *options)
     found = re.search(r"mlplatform ssh (dev-\S+)`", printed)
@@ -88,7 +88,7 @@ def test_home_and_its_packages_outlive_environment(alices: Environment) -> None:
     alices.types(PACKAGE)
     assert "is stopping" in alice.types("mlplatform", "dev", "stop")
     wait_for(lambda: "STOPPED" in alice.types("mlplatform", "dev", "list"), "the end of the environment")
-    assert started(alice) == alices.job_id, "editors know another host"
+    assert start(alice) == alices.job_id, "editors know another host"
     seen = alices.types("cat mine; ls digits.py; python -c 'import own, torch; print(own.found, torch.__version__)'")
     assert "kept\n" in seen
     assert "cannot access 'digits.py'" in seen, "a lesson that was removed is back"
@@ -133,3 +133,29 @@ def test_nobody_else_opens_it(people: dict[str, Person], alices: Environment, st
     printed = people["bob"].types("mlplatform", "dev", "open", "--no-browser", "--job", alices.job_id)
     assert f"only {alices.person.name} can" in printed, printed
     assert "token=" not in printed
+
+
+@pytest.mark.usefixtures("owning_team")
+def test_borrowed_environment_says_who_takes_it_and_returns(
+    people: dict[str, Person], jobs: Jobs, started: list[str]
+) -> None:
+    alice, bob = people["alice"], people["bob"]
+    borrowed = Environment(bob, start(bob, "--gpus", "1"))
+    started.append(borrowed.job_id)
+    borrowed.types("echo kept >mine")
+    config = bob.home / "ssh_config"
+    config.write_text(bob.types("mlplatform", "ssh", "--config"))
+    typed = ["ssh", "-F", str(config), "-tt", f"{borrowed.job_id}.mlplatform", "echo open; sleep 600"]
+    with subprocess.Popen(typed, env=bob.variables, stdout=subprocess.PIPE, text=True) as terminal:
+        assert terminal.stdout
+        assert terminal.stdout.readline().strip() == "open"
+        owed = submit(alice, "sleep", "1000", workers="2", worker_gpus="1", worker_cpus="0")
+        started.append(owed)
+        wait_for(lambda: jobs.get(owed).status == "RUNNING", "the job within its team's share", GRACE_S + 60)
+        shown = terminal.communicate(timeout=60)[0]
+    assert re.search(rf"\*\*\* This dev environment ends at [\d:]+ UTC; save your files\. .*{owed}", shown), shown
+    assert f"{borrowed.job_id}" in bob.types("mlplatform", "queue")
+    jobs.stop(owed)
+    assert start(bob, "--gpus", "1") == borrowed.job_id
+    assert [attempt.outcome for attempt in jobs.attempts(borrowed.job_id)] == ["PREEMPTED", None]
+    assert borrowed.types("cat mine").strip() == "kept"

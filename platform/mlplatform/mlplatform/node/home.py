@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import site
+import sys
 import venv
 from pathlib import Path
 
@@ -37,7 +38,8 @@ def variables(home: Path) -> dict[str, str]:
     """
     folder = home / ".venv"
     venv.EnvBuilder(system_site_packages=True).create(folder)
-    (own,) = folder.glob("lib/python*/site-packages")
+    # Folders of an image's earlier Python stay beside it.
+    own = folder / f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
     (own / "image.pth").write_text("\n".join(site.getsitepackages()))
     pip = folder / "bin" / "pip"
     pip.write_text(_PIP)
