@@ -96,7 +96,7 @@ def test_next_run_in_terminal_records_new_commit(stack: Stack, terminal: Termina
 
 
 def test_terminal_has_tools_of_a_workplace(terminal: Terminal) -> None:
-    for program in ("nano", "vi", "less", "unzip", "zip", "htop", "ssh-keygen", "gcc"):
+    for program in ("nano", "vi", "less", "unzip", "zip", "htop", "rsync", "tmux", "ssh-keygen", "gcc"):
         assert f"/{program}" in terminal.typed(f"command -v {program}"), program
     refused = terminal.typed("GIT_SSH_COMMAND='ssh -o BatchMode=yes -p 1' git clone git@127.0.0.1:team/models.git")
     assert "Connection refused" in refused, refused
