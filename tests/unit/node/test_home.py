@@ -41,10 +41,9 @@ def test_packages_of_home_shadow_those_of_image(homes: Path, tmp_path: Path) -> 
         archive.writestr("httpx-99.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: httpx\nVersion: 99.0\n")
         archive.writestr("httpx-99.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr("httpx-99.0.dist-info/RECORD", "")
-    own = home.prepare("ann")
+    variables = {**os.environ, **home.variables(home.prepare("ann")), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
     def runs(*command: str) -> str:
-        variables = {**os.environ, **home.variables(own), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()

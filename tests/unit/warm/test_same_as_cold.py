@@ -338,5 +338,5 @@ def test_note_of_warm_start_precedes_output(warm: Warm, tmp_path: Path) -> None:
     command[3] = command[3].replace("client.python()", f"{slow}; client.python()")
     log = tmp_path / "job-driver-mine.log"
     with log.open("wb") as errors:
-        subprocess.run(command, stderr=errors, env=warm.environment(), check=True)
+        subprocess.run(command, stderr=errors, env=warm.environment(NO_BYTECODE), check=True)
     assert log.read_text() == f"{notes.WARM}\nran\n"

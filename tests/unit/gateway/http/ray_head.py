@@ -36,7 +36,12 @@ AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
 MEBIBYTE = bytes(1 << 20)
 FLOOD = 200
 """Mebibytes; exceeds the socket buffers of two hops (Linux's default: 32 each)."""
+
 BOUND_S = 30
+
+SILENT_S = 2
+"""Time after which the gateway gives up a head that does not answer; a busy one needs more than half a second."""
+
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Unused. Otherwise httpx reads the system's certificates for every client, which takes longer than most tests."""
 
@@ -101,7 +106,7 @@ async def moved(request: Request) -> Response:
 
 
 async def silent(request: Request) -> Response:
-    await asyncio.sleep(1)
+    await asyncio.sleep(SILENT_S + 1)
     return PlainTextResponse("at last")
 
 
@@ -163,8 +168,8 @@ def served(app: ASGIApp, **options: Any) -> Iterator[str]:
 
 
 def gateway_to(head: str) -> ASGIApp:
-    timeout = httpx.Timeout(0.5, connect=1, pool=None)
-    proxy = ReverseProxy(head, lambda: CLUSTER_TOKEN, timeout, silent_seconds=0.5)
+    timeout = httpx.Timeout(SILENT_S, connect=SILENT_S, pool=None)
+    proxy = ReverseProxy(head, lambda: CLUSTER_TOKEN, timeout, silent_seconds=SILENT_S)
     check = TokenCheck(lambda: TOKEN, cluster=lambda: CLUSTER_TOKEN)
     return TokenAuth(Starlette(routes=[WebSocketRoute("/talk", talk), Mount("/", proxy)]), check)
 
