@@ -249,7 +249,7 @@ def test_no_secret_in_images_or_checkout(stack: Stack) -> None:
     secrets = values(stack.root / "secrets").values()
     assert len(secrets) >= 18, "this test looks for the secrets in the wrong place"
     patterns = "\n".join(secrets)
-    for name in ("platform", "ray", "notebook", "proxy", "link", *([STORE] if stack.own_store else [])):
+    for name in ("platform", "ray", "proxy", "link", *([STORE] if stack.own_store else [])):
         image = f"mlplatform-{name}:{stack.settings.mlplatform_version}"
         history = run("docker", "history", "--no-trunc", "--format", "{{.CreatedBy}}", image).stdout
         config = run("docker", "image", "inspect", image).stdout

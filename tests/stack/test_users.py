@@ -12,7 +12,7 @@ from host import Stack, run
 from mlplatform_stack import declared
 from mlplatform_stack.bootstrap.ownership import parse
 
-OF_IMAGES = {"platform": 27002, "ray": 27003, "notebook": 27003, "minio": 27001}
+OF_IMAGES = {"platform": 27002, "ray": 27003, "minio": 27001}
 """Ids in the Dockerfiles of the images that we build."""
 
 OF_HOSTS = (1000, 1001, 999, 65534)
