@@ -46,14 +46,14 @@ class Budget(NamedTuple):
 
 BUDGETS = [
     Budget("lines of mlplatform", 15_550, 12_000),
-    Budget("lines of the gateway", 16_600, 14_000),
-    Budget("lines of the stack", 7_200, 6_500),
+    Budget("lines of the gateway", 16_400, 14_000),
+    Budget("lines of the stack", 6_900, 6_500),
     Budget("lines of warm start", 2_600, 2_400),
-    Budget("lines of tests and their data", 53_800, 50_000),
-    Budget("settings in .env.example", 72, 72),
-    Budget("files in secrets/", 34, 34),
-    Budget("verbs of make", 38, 39),
-    Budget("commands of mlplatform", 67, 67),
+    Budget("lines of tests and their data", 53_000, 50_000),
+    Budget("settings in .env.example", 70, 70),
+    Budget("files in secrets/", 34, 32),
+    Budget("verbs of make", 37, 38),
+    Budget("commands of mlplatform", 67, 60),
     Budget("bytes of Markdown", 110_900, 110_000),
 ]
 """A commit that raises a bound says why."""
