@@ -85,6 +85,8 @@ def test_home_and_its_packages_outlive_environment(alices: Environment) -> None:
     assert alices.types("pwd").strip() == home
     assert {"digits.py", "lessons.md", "notebooks"} <= set(alices.types("ls").split())
     alices.types("rm digits.py; echo kept >~/mine")
+    # As in a terminal of JupyterLab, which is a login shell.
+    assert alices.types("bash --login -c 'command -v pip'").strip() == f"{home}/.venv/bin/pip"
     alices.types(PACKAGE)
     assert "is stopping" in alice.types("mlplatform", "dev", "stop")
     wait_for(lambda: "STOPPED" in alice.types("mlplatform", "dev", "list"), "the end of the environment")
