@@ -92,8 +92,11 @@ def module_environment(reached: Settings) -> Iterator[None]:
     """Module-scoped `environment`, for a fixture that also reads MLflow."""
     import mlflow
 
-    mlflow.set_tracking_uri(reached.tracking_uri)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, value in reached.environment().items():
+            patch.setenv(variable, value)
+        mlflow.set_tracking_uri(reached.tracking_uri)
+        yield
     mlflow.set_tracking_uri(None)
 
 
