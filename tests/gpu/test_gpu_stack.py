@@ -62,19 +62,6 @@ def test_each_worker_lists_one_different_gpu(two_workers: Stack, record_property
     assert ids["ray-worker-0"] != ids["ray-worker-1"]
 
 
-def test_notebook_has_gpus_and_shared_memory(stack: Stack, record_property: Record) -> None:
-    wanted = [number for number in stack.settings.notebook_gpus.split(",") if number.strip()]
-    if not wanted or stack.settings.notebook_shm < 16 * GIB:
-        pytest.skip(
-            "needs NOTEBOOK_GPUS with the host's last GPU (or more) and NOTEBOOK_SHM=16g in .env, then `make up`"
-        )
-    count = stack.execute("notebook", "python", "-c", "import torch; print(torch.cuda.device_count())").stdout
-    assert int(count) == len(wanted)
-    size = int(stack.execute("notebook", "df", "--block-size=1", "--output=size", "/dev/shm").stdout.split()[-1])
-    assert size == stack.settings.notebook_shm
-    record_property("the notebook", f"{int(count)} GPUs, {size / GIB:g} GiB of shared memory")
-
-
 def test_pages_have_figures_of_every_gpu(stack: Stack, record_property: Record) -> None:
     if "gpu-metrics" not in stack.settings.compose_profiles.split(","):
         pytest.skip("needs gpu-metrics in COMPOSE_PROFILES of .env, then `make up`")

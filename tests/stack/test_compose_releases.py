@@ -25,7 +25,6 @@ STACKS = [
     if gid or accelerator == "rocm"
 ] + [
     {"S3_ENDPOINT_URL": "https://s3.example.org"},
-    {"ACCELERATOR": "cuda", "NOTEBOOK_GPUS": "7"},
     {
         **{"STACK_PREFIX": "blue-", "COMPOSE_PROFILES": "tracking,proxy", "DOMAIN": "ml.example.org"},
         "BIND_ADDRESS": "127.0.0.2",

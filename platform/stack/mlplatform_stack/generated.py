@@ -16,7 +16,7 @@ from typing import Any
 
 from mlplatform.errors import SettingsError
 from mlplatform.files import atomic
-from mlplatform_stack import checkout, declared, entrance, services, sizing
+from mlplatform_stack import checkout, declared, entrance, services
 from mlplatform_stack.declared import Service
 from mlplatform_stack.host import Host, this_host
 from mlplatform_stack.settings import Accelerator, StackSettings
@@ -193,7 +193,7 @@ def _count(settings: StackSettings, host: Host, present: int) -> int:
     """
     if settings.worker_layout != "generated":
         return {"host": 1, "gpu": 2}[settings.worker_layout]
-    most = max(host.gpus - len(sizing.gpus_of_notebook(settings, host)), 1)
+    most = max(host.gpus, 1)
     too_many = host.gpus > 0 and present > most
     return most if too_many or not present else present
 

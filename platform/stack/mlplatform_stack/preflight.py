@@ -49,10 +49,9 @@ def check_host(root: Path, only: str | None = None) -> list[str]:
             *_network_problems(settings, networks.subnets()),
         ]
     problems += secrets_folder.account_problems(root / "secrets", settings)
-    problems += sizing.shared_gpus(settings, host := this_host())
     if problems:
         raise HostError("\n".join(problems))
-    return [*sizing.misfits(settings, host), *networks.metadata_notes(settings)]
+    return [*sizing.misfits(settings, this_host()), *networks.metadata_notes(settings)]
 
 
 def _accelerator_problems(root: Path, settings: StackSettings, info: dict[str, Any]) -> Iterator[str]:

@@ -79,10 +79,6 @@ class Hardware(Section):
     """Limit of open files of each Ray process and of the notebook; `make env` lowers it to that of the host's Docker
     engine."""
 
-    notebook_gpus: str = of_host("")
-    """GPUs that the notebook can use: the last ones of the host, comma-separated numbers, empty for none. Workers must
-    not declare them: with 7 on a host with eight, set WORKER_GPUS=7."""
-
     notebook_shm: Size = of_host("2g")
     """Shared memory of the notebook, which counts towards its limit."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mlplatform_stack.host import Host
 from mlplatform_stack.services import GPU_PROFILES
@@ -170,44 +170,16 @@ def _gpu_misfits(settings: StackSettings, host: Host) -> Iterator[str]:
             )
         return
     declared = settings.worker_gpus * _declared_workers(settings, host)
-    left = replace(host, gpus=host.gpus - len(gpus_of_notebook(settings, host)))
-    if declared < left.gpus or declared > host.gpus:
+    if declared != host.gpus:
         yield (
             f"The workers declare {declared:g} GPUs to Ray (WORKER_GPUS={settings.worker_gpus:g}, "
-            f"WORKER_LAYOUT={settings.worker_layout}), but this host has {left.gpus} for them: set both as `make env` "
-            f"would, to {left.gpus // _workers(left)} and {'gpu' if _workers(left) == 2 else 'host'}."
-        )
-    for number in settings.notebook_gpus.split(","):
-        if number.strip().isdigit() and int(number) >= host.gpus:
-            yield (
-                f"NOTEBOOK_GPUS={settings.notebook_gpus} names GPU {int(number)}, but this host's last one is "
-                f"{host.gpus - 1}: correct it in .env."
-            )
-
-
-def gpus_of_notebook(settings: StackSettings, host: Host) -> set[int]:
-    """Return the numbers of this host's GPUs in NOTEBOOK_GPUS."""
-    named = settings.notebook_gpus if settings.accelerator != "cpu" else ""
-    numbers = range(host.gpus) if named == "all" else [int(part) for part in named.split(",") if part.strip().isdigit()]
-    return set(numbers) & set(range(host.gpus))
-
-
-def shared_gpus(settings: StackSettings, host: Host) -> Iterator[str]:
-    """Yield why a GPU of the notebook would be a job's as well: Ray gives jobs the first ones in a container."""
-    held = gpus_of_notebook(settings, host)
-    left = host.gpus - len(held)
-    declared = settings.worker_gpus * _declared_workers(settings, host)
-    if held and (declared > left or (declared and held != set(range(left, host.gpus)))):
-        last = ",".join(map(str, range(left, host.gpus)))
-        yield (
-            f"NOTEBOOK_GPUS={settings.notebook_gpus} names GPUs that Ray gives to jobs, which get the first of this "
-            f"host's {host.gpus}: set NOTEBOOK_GPUS={last}, WORKER_LAYOUT=host and WORKER_GPUS={left} in .env."
+            f"WORKER_LAYOUT={settings.worker_layout}), but this host has {host.gpus}: set both as `make env` would, to "
+            f"{host.gpus // _workers(host)} and {'gpu' if _workers(host) == 2 else 'host'}."
         )
 
 
 def _declared_workers(settings: StackSettings, host: Host) -> int:
-    generated = host.gpus - len(gpus_of_notebook(settings, host))
-    return {"gpu": 2, "host": 1, "generated": generated}[settings.worker_layout]
+    return {"gpu": 2, "host": 1, "generated": host.gpus}[settings.worker_layout]
 
 
 def _workers(host: Host) -> int:

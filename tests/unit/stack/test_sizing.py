@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mlplatform_stack import env as stack_env
-from mlplatform_stack import env_file, generated, sizing
+from mlplatform_stack import env_file, sizing
 from mlplatform_stack.host import Host
 from mlplatform_stack.settings import StackSettings
 from mlplatform_stack.sizing import GIB
@@ -133,7 +133,6 @@ def test_more_memory_never_gives_notebook_less() -> None:
         ("WORKER_SHM=64g", HOSTS["24 GB machine"], "WORKER_SHM is 64 GiB, more than .* set WORKER_SHM="),
         ("WORKER_OBJECT_STORE=20000000000", HOSTS["24 GB machine"], "Ray would keep objects on the disk"),
         ("WORKER_GPUS=4", HOSTS["workstation with one GPU"], "declare 4 GPUs .* but this host has 1"),
-        ("NOTEBOOK_GPUS=0,2", HOSTS["workstation with one GPU"], "names GPU 2, but this host's last one is 0"),
         ("ACCELERATOR=cpu", HOSTS["workstation with one GPU"], "this host has 1 GPUs, which no job can use"),
     ],
 )
@@ -143,46 +142,3 @@ def test_setting_that_no_longer_fits_is_reported(root: Path, change: str, host: 
     env_file.change(root / ".env", {setting: value})
     found = list(sizing.misfits(StackSettings.load(root / ".env"), host))
     assert any(re.search(expected, sentence) for sentence in found), found
-
-
-EIGHT = HOSTS["server with eight GPUs"]
-TWO = HOSTS["two GPUs, as in the tutorial"]
-
-
-@pytest.mark.parametrize(
-    ("host", "notebook", "layout", "declared", "fix"),
-    [
-        (EIGHT, "0", "host", 8, "NOTEBOOK_GPUS=7, WORKER_LAYOUT=host and WORKER_GPUS=7"),
-        (EIGHT, "0", "host", 7, "NOTEBOOK_GPUS=7, WORKER_LAYOUT=host and WORKER_GPUS=7"),
-        (EIGHT, "7", "host", 8, "NOTEBOOK_GPUS=7, WORKER_LAYOUT=host and WORKER_GPUS=7"),
-        (EIGHT, "6, 7", "host", 6, ""),
-        (EIGHT, "7,6", "generated", 1, ""),
-        (EIGHT, "3", "generated", 1, "NOTEBOOK_GPUS=7, WORKER_LAYOUT=host and WORKER_GPUS=7"),
-        (TWO, "1", "gpu", 1, "NOTEBOOK_GPUS=1, WORKER_LAYOUT=host and WORKER_GPUS=1"),
-        (TWO, "1", "host", 1, ""),
-        (TWO, "all", "host", 2, "NOTEBOOK_GPUS=0,1, WORKER_LAYOUT=host and WORKER_GPUS=0"),
-        (TWO, "0", "host", 0, ""),
-        (HOSTS["laptop"], "0", "host", 1, ""),
-    ],
-)
-def test_gpus_of_notebook_are_not_declared_by_workers(
-    root: Path, host: Host, notebook: str, layout: str, declared: int, fix: str
-) -> None:
-    settings = laid_out(root, host, layout, NOTEBOOK_GPUS=notebook, WORKER_GPUS=str(declared))
-    found = list(sizing.shared_gpus(settings, host))
-    assert [f"set {fix} in .env." in sentence for sentence in found] == [True] * bool(fix)
-    if fix:
-        env_file.change(root / ".env", dict(re.findall(r"(\w+)=([\w,]*\w)", fix)))
-        settings = written(root, host)
-    assert list(sizing.shared_gpus(settings, host)) == []
-    if declared and layout != "generated":
-        assert not [line for line in sizing.misfits(settings, host) if "declare" in line]
-
-
-def test_generated_workers_leave_notebook_its_gpus(root: Path) -> None:
-    laid_out(root, EIGHT, "generated", WORKER_GPUS="1")
-    assert generated.number_of_workers(root) == 8
-    env_file.change(root / ".env", {"NOTEBOOK_GPUS": "6,7"})
-    stack_env.write_env(root, EIGHT)
-    assert generated.number_of_workers(root) == 6
-    assert stack_env.write_env(root, EIGHT) == []

@@ -41,7 +41,7 @@ def test_every_container_with_amd_gpu_has_its_groups(tmp_path: Path, layout: str
     joined = declared.inherited(COMPOSE / "accelerator.rocm.yaml", "worker-of-host", {})
     services["ray-worker of a joined host"] = joined
     with_gpu = {name: made for name, made in services.items() if "/dev/kfd" in made.get("devices", [])}
-    others = {"amd-exporter", "notebook", "ray-worker of a joined host"}
+    others = {"amd-exporter", "ray-worker of a joined host"}
     assert {"ray-worker-0", *others} <= with_gpu.keys()
     for name, made in with_gpu.items():
         groups = made.get("group_add", [])
