@@ -46,11 +46,11 @@ class Budget(NamedTuple):
 
 BUDGETS = [
     Budget("lines of mlplatform", 15_550, 12_000),
-    Budget("lines of the gateway", 16_400, 14_000),
-    Budget("lines of the stack", 6_900, 6_500),
+    Budget("lines of the gateway", 16_800, 14_000),
+    Budget("lines of the stack", 6_850, 6_500),
     Budget("lines of warm start", 2_600, 2_400),
     Budget("lines of tests and their data", 53_000, 50_000),
-    Budget("settings in .env.example", 70, 70),
+    Budget("settings in .env.example", 68, 70),
     Budget("files in secrets/", 34, 32),
     Budget("verbs of make", 37, 38),
     Budget("commands of mlplatform", 67, 60),

@@ -1,9 +1,10 @@
-"""Dev environments of people: JupyterLab on a laptop, a home that stays, and the end of an unused one."""
+"""Dev environments of people: JupyterLab in a browser, a home that stays, and the end of an unused one."""
 
 from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 import httpx
 import pytest
 from browser import BOUND_S, Page
-from host import CHECKOUT, GRACE_S, Stack, wait_for
+from host import GRACE_S, Stack, wait_for
 from persons import Person, submit
 from websockets.sync.client import connect
 
@@ -66,18 +67,9 @@ def start(person: Person, *options: str) -> str:
 
 
 @pytest.fixture
-def address(alices: Environment) -> Iterator[SplitResult]:
-    """Address of the page that `mlplatform dev open` has printed on alice's laptop."""
-    command = [str(CHECKOUT / ".venv/bin/mlplatform"), "dev", "open", "--no-browser"]
-    opened = subprocess.Popen(
-        command, env=alices.person.variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    try:
-        assert opened.stdout
-        yield urlsplit(opened.stdout.readline().strip())
-    finally:
-        opened.terminate()
-        opened.wait()
+def address(alices: Environment) -> SplitResult:
+    """Address of JupyterLab that `mlplatform dev open` has printed on alice's laptop."""
+    return urlsplit(alices.person.types("mlplatform", "dev", "open", "--no-browser").strip())
 
 
 def test_home_and_its_packages_outlive_environment(alices: Environment) -> None:
@@ -97,30 +89,64 @@ def test_home_and_its_packages_outlive_environment(alices: Environment) -> None:
     assert re.search(r"^1 \d", seen, re.M), seen
 
 
-def test_lab_opens_in_browser_with_files_of_home(page: Page, address: SplitResult) -> None:
-    page.resize(1280, 900)
-    page.go(address.geturl())
+def log_in(page: Page, gateway: str, token: str) -> None:
+    page.go(f"{gateway}/platform/login")
+    page.wait_for_text("Log in", "the login page")
+    page.evaluate(f"document.querySelector('input').value = {token.strip()!r}")
+    page.click("button")
+    page.wait_for_text("Nodes", "the front page")
+
+
+def shows_launcher(page: Page) -> None:
     wait_for(lambda: page.evaluate("!!document.querySelector('.jp-LauncherCard')"), "the launcher", BOUND_S)
+
+
+def test_lab_opens_from_front_page_with_files_of_home(page: Page, alices: Environment, stack: Stack) -> None:
+    page.resize(1280, 900)
+    log_in(page, f"http://localhost:{stack.settings.ray_port}", alices.person.token_file.read_text())
+    page.wait_for_text(alices.job_id, "the environment on the front page")
+    lab = f"a[href='/platform/jobs/{alices.job_id}/lab']"
+    page.evaluate(f"document.querySelector({json.dumps(lab)}).target = ''")
+    page.click(lab)
+    shows_launcher(page)
     assert "lessons.md" in page.text()
-    assert str(address.hostname).endswith(".localhost"), "its scripts share cookies with other pages"
     page.picture("dev-lab")
+
+
+def test_scripts_of_lab_neither_read_nor_change_other_pages(page: Page, address: SplitResult, stack: Stack) -> None:
+    gateway, mlflow = f"http://localhost:{stack.settings.ray_port}", f"http://localhost:{stack.settings.mlflow_port}"
+    log_in(page, gateway, stack.secret("ray_token"))
+    page.go(address.geturl())
+    shows_launcher(page)
+    for other in (f"{gateway}/platform/queue", f"{mlflow}/version"):
+        read = f"fetch({other!r}, {{credentials: 'include'}}).then(answer => answer.status, error => error.name)"
+        assert page.evaluate(read) == "TypeError", f"{other} is readable"
+    options = "{method: 'POST', mode: 'no-cors', credentials: 'include'}"
+    page.evaluate(f"fetch('{gateway}/platform/logout', {options}).then(() => 1)")
+    assert "mlplatform-lab" not in page.evaluate("document.cookie")
+    page.go(f"{gateway}/platform/")
+    page.wait_for_text("Nodes", "the front page, still logged in")
 
 
 def test_kernel_has_environment_of_job(address: SplitResult, alices: Environment) -> None:
     # Browsers know that names below `localhost` are this machine's; resolvers do not.
-    here, token = f"127.0.0.1:{address.port}", {"Authorization": f"token {address.query.removeprefix('token=')}"}
-    with httpx.Client(base_url=f"http://{here}/api", timeout=60) as stranger:
-        assert stranger.get("/contents").status_code == 403
+    host, gateway = {"Host": address.netloc}, f"http://127.0.0.1:{address.port}"
     header = {"msg_id": uuid.uuid4().hex, "msg_type": "execute_request", "username": "", "session": uuid.uuid4().hex}
     code = "import os, ray; print(os.getcwd(), os.environ['MLPLATFORM_JOB_ID'])"
     request = {"header": {**header, "version": "5.3"}, "parent_header": {}, "metadata": {}, "channel": "shell"}
-    with httpx.Client(base_url=f"http://{here}/api", headers=token, timeout=60) as lab:
-        kernel = lab.post("/kernels", json={"name": "python3"}).raise_for_status().json()["id"]
-        with connect(f"ws://{here}/api/kernels/{kernel}/channels", additional_headers=token, proxy=None) as socket:
-            socket.send(json.dumps({**request, "content": {"code": code, "silent": False}}))
-            while (message := json.loads(socket.recv(60)))["msg_type"] != "stream":
+    with httpx.Client(base_url=gateway, headers=host, timeout=60) as browser:
+        assert browser.get(f"{address.path}api/contents").status_code == 403, "a stranger reads files"
+        assert browser.get(f"{address.path}?{address.query}").headers["Location"] == f"{address.path}lab"
+        api = f"{address.path}api/kernels"
+        kernel = browser.post(api, json={"name": "python3"}).raise_for_status().json()["id"]
+        cookies = {"Cookie": "; ".join(f"{name}={value}" for name, value in browser.cookies.items())}
+        reached = socket.create_connection(("127.0.0.1", address.port or 0))
+        channels = f"ws://{address.netloc}{api}/{kernel}/channels"
+        with connect(channels, sock=reached, additional_headers=cookies, proxy=None) as opened:
+            opened.send(json.dumps({**request, "content": {"code": code, "silent": False}}))
+            while (message := json.loads(opened.recv(60)))["msg_type"] != "stream":
                 assert message["msg_type"] != "error", message
-        lab.delete(f"/kernels/{kernel}").raise_for_status()
+        browser.delete(f"{api}/{kernel}").raise_for_status()
     assert message["content"]["text"] == f"/homes/{alices.person.name} {alices.job_id}\n"
 
 
@@ -131,10 +157,10 @@ def test_unused_environment_ends(jobs: Jobs) -> None:
     assert "nobody has used it for 4 s" in jobs.logs(job)
 
 
-def test_nobody_else_opens_it(people: dict[str, Person], alices: Environment, stack: Stack) -> None:
+def test_nobody_else_opens_it(people: dict[str, Person], alices: Environment) -> None:
     printed = people["bob"].types("mlplatform", "dev", "open", "--no-browser", "--job", alices.job_id)
     assert f"only {alices.person.name} can" in printed, printed
-    assert "token=" not in printed
+    assert "ticket=" not in printed
 
 
 @pytest.mark.usefixtures("owning_team")

@@ -21,7 +21,8 @@ _CONNECTIONS = 5000
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    for library in ("httpx", "asyncssh"):
+        logging.getLogger(library).setLevel(logging.WARNING)
     config = GatewaySettings.load()
     try:
         upgrade(connect(config.database))

@@ -16,6 +16,7 @@ from mlplatform.contract import GATEWAY_HEADER
 from mlplatform.errors import PlatformError
 from mlplatform_gateway.audit import api as audit
 from mlplatform_gateway.dev import api as dev
+from mlplatform_gateway.dev.pages import LabPages
 from mlplatform_gateway.http.application import application
 from mlplatform_gateway.http.auth import OPEN_PATHS, STATIC, TokenAuth
 from mlplatform_gateway.http.clients import Forwarded
@@ -50,7 +51,7 @@ def create_app(config: GatewaySettings) -> FastAPI:
         jobs.state_routes(parts.store, parts.head),
         jobs.resume_routes(its, parts.reconciler, parts.admission),
         jobs.attempt_routes(parts.runs),
-        dev.routes(parts.head, parts.audit),
+        dev.routes(parts.head, parts.audit, parts.visits),
         logs.routes(parts.logs, parts.to_head),
         logs.driver_routes(parts.store, parts.logs, parts.to_head),
         logs.shipper_routes(parts.logs),
@@ -91,6 +92,7 @@ def create_app(config: GatewaySettings) -> FastAPI:
         others=("", STATIC),
         middleware=[
             *([Middleware(Forwarded, proxy=config.proxy)] if config.proxy else []),
+            Middleware(LabPages, labs=parts.labs, visits=parts.visits, jobs=parts.store, check=parts.check_again),
             Middleware(ResponseHeaders, always=always),
             Middleware(TokenAuth, check=parts.check, sessions=parts.sessions, open_paths=open_paths),
         ],

@@ -11,8 +11,10 @@ from mlplatform.secrets.credentials import TokenFile, read_mlflow_account, read_
 from mlplatform.settings import job
 from mlplatform.storage.objects import open_store
 from mlplatform_gateway.audit.store import AuditLog
+from mlplatform_gateway.dev.lab import Labs
+from mlplatform_gateway.dev.pages import Visits
 from mlplatform_gateway.http.access import LOG_SHIPPER, MLFLOW
-from mlplatform_gateway.http.auth import TokenCheck
+from mlplatform_gateway.http.auth import TokenCheck, check_again
 from mlplatform_gateway.http.response_headers import RAY_PAGES, ResponseHeaders
 from mlplatform_gateway.jobs.admission import Admission
 from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
@@ -106,6 +108,9 @@ class Parts:
         self.sessions = Sessions(engine, token.read)
         self.programs = _programs(config)
         self.check = TokenCheck(token.read, self.audit, self.tokens, self.programs, attempts, of_cluster.read)
+        self.check_again = partial(check_again, check=self.check, sessions=self.sessions)
+        self.visits = Visits()
+        self.labs = Labs(self.head)
         self.secrets = Secrets(engine, key)
         self.accounts = MlflowAccounts(engine, uri, self.tracking if account else None, key)
         self.storage_key = _storage_key(config, self.store)
@@ -134,7 +139,7 @@ class Parts:
 
     async def close(self) -> None:
         """Close all connections."""
-        for part in (self.head, self._outages, self._proxy, self.page, self.grafana, self.sender):
+        for part in (self.labs, self.head, self._outages, self._proxy, self.page, self.grafana, self.sender):
             await part.close()
         if self.tracking is not None:
             await self.tracking.aclose()

@@ -57,7 +57,8 @@ def _sites(page: Page) -> Iterator[str]:
     port, names = page.inside, page.facts["names"]
     to_service = f"\timport {page.facts.get('site', 'page')} {page.service}:{port}\n"
     yield f"https://{{$BIND_ADDRESS}}:{port} {{\n\ttls internal\n{to_service}}}\n"
-    hosts = [f"{{$DOMAIN}}:{port}", f"{names[0]}.{{$DOMAIN}}:{port}", *(f"{name}.{{$DOMAIN}}" for name in names)]
+    named = [f"{name}.{{$DOMAIN}}" for name in names]
+    hosts = [f"{{$DOMAIN}}:{port}", *(f"{host}:{port}" for host in named), *named]
     addresses = ", ".join(f"https://{host}" for host in hosts)
     yield f"{addresses} {{\n\timport certificate{{$ISSUER}}\n{to_service}}}\n"
 

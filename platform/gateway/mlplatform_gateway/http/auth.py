@@ -215,20 +215,8 @@ class TokenAuth:
         refusal = refusal or _cross_site(scope)
         app = refusal or self._app
         if refusal is None and principal_of(scope) != NOBODY and not principal_of(scope).service:
-            app = until_refused(app, lambda: self._again(scope), self._check_seconds)
+            app = until_refused(app, lambda: check_again(scope, self._check, self._sessions), self._check_seconds)
         await app(scope, receive, send)
-
-    async def _again(self, scope: Scope) -> None:
-        """Check the credential of a request that lasts again; raise TokenError if it has ended."""
-        principal = principal_of(scope)
-        if self._sessions is not None and scope.get(_KIND) == "session":
-            found = await self._sessions.holder(_session_in(Headers(scope=scope)) or "")
-            if found is None:
-                raise TokenError(f"This session of {principal.person or SHARED_TOKEN} has ended; log in again.")
-        else:
-            found = await self._check.owner(_given(scope))
-        if found != principal:
-            raise TokenError(f"The rights of {principal.person} have changed; send the request again.")
 
     def _is_open(self, scope: Scope) -> bool:
         """Return whether a request needs no token: a read of an open path without a body, log-in and log-out."""
@@ -256,6 +244,19 @@ class TokenAuth:
         if isinstance(found, Response):
             return found, scope
         return None, identified(scope, found)
+
+
+async def check_again(scope: Scope, check: TokenCheck, sessions: Sessions | None) -> None:
+    """Check the credential of a request that was authenticated again; raise TokenError if it has ended."""
+    principal = principal_of(scope)
+    if sessions is not None and scope.get(_KIND) == "session":
+        found = await sessions.holder(_session_in(Headers(scope=scope)) or "")
+        if found is None:
+            raise TokenError(f"This session of {principal.person or SHARED_TOKEN} has ended; log in again.")
+    else:
+        found = await check.owner(_given(scope))
+    if found != principal:
+        raise TokenError(f"The rights of {principal.person} have changed; send the request again.")
 
 
 def _malformed(scope: Scope) -> Response | None:

@@ -1,4 +1,4 @@
-"""Reverse proxy to the Ray head for every request that is not about the gateway's jobs."""
+"""Reverse proxy: to the Ray head for every request that is not about the gateway's jobs, and to JupyterLab of jobs."""
 
 from __future__ import annotations
 
@@ -43,32 +43,43 @@ _Token = Callable[[], str] | None
 
 
 class ReverseProxy:
-    """ASGI application that forwards HTTP requests to the Ray head.
+    """ASGI application that forwards HTTP requests to a server.
 
-    Bodies are streamed both ways unchanged, compressed or not; redirects and the head's cookies are left to the
-    client, whose own cookies and token the head does not get: requests that were authenticated have the cluster's
-    token instead. While the head is unavailable, requests are answered 503 with the reason.
+    Bodies are streamed both ways unchanged, compressed or not; redirects and the server's cookies are left to the
+    client, whose own cookies and token the server does not get: requests that were authenticated have the server's
+    token instead. While the server is unavailable, requests are answered 503 with the reason.
 
     Args:
-        head: address of the head, `http://host:port`.
-        token: returns the cluster's token; None for a head that needs none.
-        timeout: of a connection to the head, and between two parts of a response; streams of logs and profiles have
-            none of the latter.
+        server: its address, `http://host:port`.
+        token: returns its token; None if it needs none.
+        timeout: of a connection to it, and between two parts of a response; streams of logs and profiles have none of
+            the latter.
         silent_seconds: timeout between two parts of a request's body.
+        name: name of the server in messages.
+        path: Unix socket that leads to it, instead of its address.
     """
 
     def __init__(
-        self, head: str, token: _Token = None, timeout: httpx.Timeout = _TIMEOUT, silent_seconds: float = SILENT_SECONDS
+        self,
+        server: str,
+        token: _Token = None,
+        timeout: httpx.Timeout = _TIMEOUT,
+        silent_seconds: float = SILENT_SECONDS,
+        name: str = "Ray's head",
+        path: str | None = None,
     ) -> None:
-        self._head = head.rstrip("/")
+        self._server = server.rstrip("/")
+        self._name = name
         self._token = token
         self._timeout = timeout
         self._silent = silent_seconds
         # A transport, not a client: a client would add headers, keep cookies and use the environment's proxies.
-        self._http = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_keepalive_connections=20, keepalive_expiry=5.0))
+        self._http = httpx.AsyncHTTPTransport(
+            uds=path, limits=httpx.Limits(max_keepalive_connections=20, keepalive_expiry=5.0)
+        )
 
     async def close(self) -> None:
-        """Close the connections to the head; call it after the last request."""
+        """Close the connections to the server; call it after the last request."""
         await self._http.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -99,10 +110,10 @@ class ReverseProxy:
     async def _exchange(self, scope: Scope, body: AsyncIterator[bytes] | None, receive: Receive, send: Send) -> None:
         request = httpx.Request(
             scope["method"],
-            self._head,
-            headers=_to_head(scope, self._token),
+            self._server,
+            headers=_headers(scope, self._token),
             content=body,
-            extensions={"target": _target(scope), "timeout": self._timeout_of(scope["path"])},
+            extensions={"target": target(scope), "timeout": self._timeout_of(scope["path"])},
         )
         try:
             response = await self._http.handle_async_request(request)
@@ -126,14 +137,14 @@ class ReverseProxy:
         return {**timeout, "read": None} if path.startswith(_LONG_RESPONSES) else timeout
 
     def _unavailable(self, error: Exception) -> str:
-        """Return the message about a head that does not respond."""
+        """Return the message about a server that does not respond."""
         reasons: dict[type[Exception], str] = {
             httpx.ConnectTimeout: f"no connection within {self._timeout.connect:g} s",
             httpx.ReadTimeout: f"no response for {self._timeout.read:g} s",
         }
         number: int = getattr(error, "errno", None) or 0
         reason = (number > 0 and os.strerror(number)) or reasons.get(type(error)) or str(error) or type(error).__name__
-        return f"Ray's head at {self._head} does not answer ({reason}); it may be restarting, try again."
+        return f"{self._name} at {self._server} does not answer ({reason}); it may be restarting, try again."
 
 
 async def _return_response(response: httpx.Response, send: Send) -> None:
@@ -144,13 +155,13 @@ async def _return_response(response: httpx.Response, send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def _target(scope: Scope) -> bytes:
+def target(scope: Scope) -> bytes:
     """Return path and query as sent: decoded and encoded again, they might name something else."""
     query = scope["query_string"]
     return bytes(scope["raw_path"]) + (b"?" + query if query else b"")
 
 
-def _to_head(scope: Scope, token: _Token) -> _RawHeaders:
+def _headers(scope: Scope, token: _Token) -> _RawHeaders:
     known = Headers(scope=scope)
     chain = [*known.getlist("x-forwarded-for"), *([scope["client"][0]] if scope.get("client") else [])]
     # `Transfer-Encoding` overrides a length (RFC 9112, 6.3), and two servers might split the body differently.

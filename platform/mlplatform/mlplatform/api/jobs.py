@@ -256,6 +256,12 @@ class Stopped(Answer):
     stopped: bool
 
 
+class Page(Answer):
+    """Address of a page in a job, with a ticket that is valid once, for a minute."""
+
+    address: str
+
+
 class Log(Answer):
     """The log of all attempts and all nodes."""
 

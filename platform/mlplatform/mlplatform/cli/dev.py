@@ -45,10 +45,17 @@ def open_lab(
     job: Annotated[str, typer.Option(help="Open JupyterLab in this running job instead.")] = "",
     browser: Annotated[bool, typer.Option(help="Open the page in the browser of this machine.")] = True,
 ) -> None:
-    """Forward a port of this machine to JupyterLab in an environment, and open the page."""
-    from mlplatform.dev import lab
+    """Print the address of JupyterLab in an environment, which is valid once, for a minute, and open it."""
+    import webbrowser
 
-    lab.open_page(job or _job_id(name), browser=browser)
+    from mlplatform.client.jobs import Jobs
+    from mlplatform.dev import environment
+
+    with Jobs() as client:
+        address = client.lab(job or environment.job_id(client, name))
+    print(address)
+    if browser:
+        webbrowser.open(address)
 
 
 @app.command("list")

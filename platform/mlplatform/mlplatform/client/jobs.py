@@ -193,6 +193,15 @@ class Jobs:
             if (report := report_in(line)) is not None:
                 yield report
 
+    def lab(self, job_id: str) -> str:
+        """Return an address of JupyterLab in a running job, which a browser can open once, within a minute.
+
+        Raises:
+            JobError: the job does not run.
+            AccessError: it is not one's own.
+        """
+        return self._link.read(api.Page, "GET", f"/platform/jobs/{job_id}/lab", job_id=job_id).address
+
     def person(self) -> str:
         """Return the person whose token this client sends; with the shared one, the user of the settings."""
         return self._link.read(People, "GET", "/platform/people").you or self._settings.user

@@ -1,11 +1,13 @@
-"""JupyterLab in a running job, on a Unix socket that an SSH client forwards to a laptop.
+"""JupyterLab in a running job, on a Unix socket to which the gateway forwards its pages.
 
-`mlplatform dev open` starts it in an SSH session. It continues after that, and ends with the job.
+The gateway starts it in an SSH session. It continues after that, and ends with the job.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
 import os
 import secrets
 import socket
@@ -15,31 +17,37 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-from mlplatform.dev.lab import SOCKET, folder
 from mlplatform.settings.job import settings
 
 _START_SECONDS = 60.0
 
 
-def main() -> None:
-    """Print the token of the job's JupyterLab as soon as it answers, then wait until the client leaves."""
+def main(base: str) -> None:
+    """Print the socket and the token of the job's JupyterLab as soon as it answers, then wait until the client leaves.
+
+    Args:
+        base: path of its pages, from slash to slash.
+    """
     if find_spec("jupyterlab") is None:
         sys.exit("JupyterLab is not installed where this job runs; use `mlplatform ssh`.")
-    place = Path(folder(str(settings().job_id)))
+    # Short, as addresses of Unix sockets have at most 107 characters.
+    job = hashlib.sha256(str(settings().job_id).encode()).hexdigest()[:16]
+    place = Path(f"/tmp/mlplatform-lab-{job}")  # noqa: S108 - made with mode 0700
     place.mkdir(mode=0o700, exist_ok=True)
+    path = place / "socket"
     with (place / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not _answers(place / SOCKET):
-            _start(place)
-    print((place / "token").read_text(), flush=True)
+        if not _answers(path):
+            _start(place, path, base)
+    print(json.dumps({"socket": str(path), "token": (place / "token").read_text()}), flush=True)
     sys.stdin.read()
 
 
-def _start(place: Path) -> None:
-    (place / SOCKET).unlink(missing_ok=True)
+def _start(place: Path, path: Path, base: str) -> None:
+    path.unlink(missing_ok=True)
     token = secrets.token_urlsafe(32)
     (place / "token").write_text(token)
-    options = {"sock": place / SOCKET, "sock_mode": "0600", "allow_remote_access": "True", "root_dir": Path.cwd()}
+    options = {"sock": path, "sock_mode": "0600", "base_url": base, "allow_remote_access": True, "root_dir": Path.cwd()}
     command = [sys.executable, "-m", "jupyterlab", "--no-browser"]
     with (place / "log").open("w") as log:
         lab = subprocess.Popen(
@@ -51,7 +59,7 @@ def _start(place: Path) -> None:
             start_new_session=True,
         )
     deadline = time.monotonic() + _START_SECONDS
-    while not _answers(place / SOCKET):
+    while not _answers(path):
         if lab.poll() is not None or time.monotonic() > deadline:
             lab.kill()
             sys.exit(f"JupyterLab has not started:\n{(place / 'log').read_text()[-2000:]}")
@@ -68,4 +76,4 @@ def _answers(path: Path) -> bool:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
