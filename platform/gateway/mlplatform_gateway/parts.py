@@ -29,6 +29,7 @@ from mlplatform_gateway.mlflow import client as mlflow
 from mlplatform_gateway.mlflow.accounts import MlflowAccounts
 from mlplatform_gateway.mlflow.digests import ModelDigests
 from mlplatform_gateway.mlflow.rest import AsyncMlflowRest
+from mlplatform_gateway.mlflow.results import JobResults
 from mlplatform_gateway.monitoring import metrics
 from mlplatform_gateway.monitoring.disks import Disks
 from mlplatform_gateway.monitoring.outages import Outages
@@ -36,7 +37,7 @@ from mlplatform_gateway.monitoring.ray_dashboard import Monitoring
 from mlplatform_gateway.notify.loop import Messenger
 from mlplatform_gateway.notify.sender import MailServer, MessageSender
 from mlplatform_gateway.packages.store import Packages
-from mlplatform_gateway.pages.view import FrontPage
+from mlplatform_gateway.pages.overview import FrontPage
 from mlplatform_gateway.people.s3_key import FileKey, PeopleKey
 from mlplatform_gateway.people.secrets import Secrets
 from mlplatform_gateway.people.sessions import Sessions
@@ -131,6 +132,7 @@ class Parts:
             *(config.tools, self.disks, self.explanations),
         )
         self.pages = mlflow.JobPages(self.tracking) if self.tracking else None
+        self.results = JobResults(self.tracking) if self.tracking else None
 
     def loops(self) -> Sequence[Coroutine[Any, Any, None]]:
         """Return the background work of all features; none of it returns."""

@@ -38,6 +38,9 @@ from mlplatform_gateway.people.tokens import PREFIX, Tokens
 COOKIE = "ray-authentication-token"
 """Cookie of the session; its name is Ray's, whose dashboard only checks that there is one."""
 
+KEY = "X-MLPlatform-Key"
+"""Header with the key of a session (`Sessions.key`), which the buttons of the front page send besides the cookie."""
+
 LOGIN = "/api/authenticate"
 
 TOKENS = "/platform/tokens"
@@ -68,11 +71,18 @@ BROWSERS_POST = (LOGIN, LOGIN_PAGE, LOGOUT)
 RECORDED_FAILURES, _RECORDED_SECONDS = 100, 3600.0
 """Failed log-ins that are recorded per hour, whatever their addresses: anyone who reaches the port can cause them."""
 
+_BY_KEY = re.compile(
+    r"POST /api/jobs/([^/]+/stop)?|DELETE /api/jobs/[^/]+|POST /platform/jobs/[^/]+/resume", re.ASCII
+)
+"""Requests that a session sends with its key: for jobs of one's own (`access.require`), new ones included."""
+
 _KIND, _PRINCIPAL = "mlplatform.kind", "mlplatform.principal"
 """Keys of a request's scope: the kind of its credential, if that is not a token, and the principal."""
 
 INVALID = "Forbidden: Invalid authentication token"
 """The response to a wrong token, which is also the beginning of that to a person's wrong token."""
+
+_WRONG_KEY = "Forbidden: The key of this page's buttons has ended; log in again."
 
 OF_CLUSTER = (
     "Unauthorized: The token of Ray's nodes opens nothing here; send your own or, in a job, the attempt's "
@@ -212,7 +222,7 @@ class TokenAuth:
             refusal, scope = await self._authenticated(scope)
             if refusal and _shows_pages(scope):
                 refusal = RedirectResponse(LOGIN_PAGE, 303)
-        refusal = refusal or _cross_site(scope)
+        refusal = refusal or await self._cross_site(scope)
         app = refusal or self._app
         if refusal is None and principal_of(scope) != NOBODY and not principal_of(scope).service:
             app = until_refused(app, lambda: check_again(scope, self._check, self._sessions), self._check_seconds)
@@ -246,6 +256,28 @@ class TokenAuth:
         return None, identified(scope, found)
 
 
+    async def _cross_site(self, scope: Scope) -> Response | None:
+        """Return the refusal of a request that changes something, and is a browser's or has a session for a credential.
+
+        Without its key, a session only reads, whatever the headers: every server on the browser's host gets its cookie,
+        on any port.
+        """
+        method = scope.get("method", "GET")  # a WebSocket has none and begins as a GET
+        if scope["path"] in BROWSERS_POST:
+            return None
+        if changes_by_session(scope) and _BY_KEY.fullmatch(f"{method} {scope['path']}"):
+            given = Headers(scope=scope).get(KEY)
+            if given is not None and self._sessions is not None:
+                key = self._sessions.key(_session_in(Headers(scope=scope)) or "")
+                right = hmac.compare_digest(given.encode("latin-1", "replace"), key.encode())
+                return None if right else await self._check.fail(_WRONG_KEY, scope, "session")
+        if method not in _BROWSERS_MAY and is_browser(Headers(scope=scope)):
+            return PlainTextResponse(f"'{method}' method not allowed for browser traffic.", 405)
+        if changes_by_session(scope):
+            return PlainTextResponse(f"'{method}' method not allowed for sessions; send the token itself.", 405)
+        return None
+
+
 async def check_again(scope: Scope, check: TokenCheck, sessions: Sessions | None) -> None:
     """Check the credential of a request that was authenticated again; raise TokenError if it has ended."""
     principal = principal_of(scope)
@@ -268,21 +300,6 @@ def _malformed(scope: Scope) -> Response | None:
     return PlainTextResponse(f"The path {path!r} is ambiguous; send it without empty, '.' and '..' parts.", 400)
 
 
-def _cross_site(scope: Scope) -> Response | None:
-    """Return the refusal of a request that changes something, and is a browser's or has a session for a credential.
-
-    A session only reads, whatever the headers: every server on the browser's host gets its cookie, on any port.
-    """
-    method = scope.get("method", "GET")  # a WebSocket has none and begins as a GET
-    if scope["path"] in BROWSERS_POST:
-        return None
-    if method not in _BROWSERS_MAY and is_browser(Headers(scope=scope)):
-        return PlainTextResponse(f"'{method}' method not allowed for browser traffic.", 405)
-    if method not in ("GET", "HEAD") and scope.get(_KIND) == "session":
-        return PlainTextResponse(f"'{method}' method not allowed for sessions; send the token itself.", 405)
-    return None
-
-
 def _foreign(scope: Scope) -> Response | None:
     """Return the refusal of a page of another origin that opens a WebSocket, logs in or out, or sends a cookie."""
     origin = foreign_origin(scope["headers"])
@@ -302,6 +319,11 @@ def _only_reads(scope: Scope) -> bool:
 def client_address(scope: Scope) -> str:
     """Return the address of the client's end of the connection."""
     return str(scope["client"][0]) if scope.get("client") else ""
+
+
+def changes_by_session(scope: Scope) -> bool:
+    """Return whether a request has a session for a credential, and does not only read."""
+    return scope.get(_KIND) == "session" and scope.get("method", "GET") not in ("GET", "HEAD")
 
 
 def identified(scope: Scope, principal: Principal) -> Scope:

@@ -25,12 +25,12 @@ from mlplatform_gateway.http.description import errors
 from mlplatform_gateway.http.request_body import JsonBody
 from mlplatform_gateway.jobs.admission import Admission
 from mlplatform_gateway.jobs.containment import unless_log_unavailable
-from mlplatform_gateway.jobs.details import JobList, public_reason
+from mlplatform_gateway.jobs.details import JobList, public_attempt
 from mlplatform_gateway.jobs.ending import has_checkpoint
 from mlplatform_gateway.jobs.housekeeping import JobRuns
 from mlplatform_gateway.jobs.loop import Reconciler
 from mlplatform_gateway.jobs.resuming import Resumption, check_resumable
-from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
+from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.jobs.store import JobStore
@@ -110,7 +110,7 @@ def routes(services: Services, reconciler: Reconciler, admission: Admission, pro
             limit_s=job.limit_s,
             max_restarts_on_loss=job.max_restarts_on_loss,
             max_restarts_on_failure=job.max_restarts_on_failure,
-            attempts=[_attempt(attempt, everything) for attempt in job.attempts],
+            attempts=[public_attempt(attempt, everything) for attempt in job.attempts],
         )
 
     return router
@@ -199,14 +199,6 @@ async def _others(cluster: Cluster) -> list[dict[str, Any]]:
         *(job for ray_submission_id, job in listed.jobs.items() if not ATTEMPT_ID.search(ray_submission_id)),
         *listed.drivers,
     ]
-
-
-def _attempt(attempt: AttemptRow, everything: bool) -> api.Attempt:
-    """Return an attempt; its whole reason is for the job's team only."""
-    shown = api.Attempt.model_validate(attempt)
-    if everything or shown.reason is None:
-        return shown
-    return shown.model_copy(update={"reason": public_reason(shown.reason)})
 
 
 def resume_routes(services: Services, reconciler: Reconciler, admission: Admission) -> APIRouter:

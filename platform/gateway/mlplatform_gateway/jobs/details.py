@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Engine, Row, select
 from sqlalchemy.orm import Session
 
+from mlplatform.api.jobs import Attempt
 from mlplatform_gateway.database.engine import Store, transaction
 from mlplatform_gateway.errors import REJECTS
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
@@ -89,6 +90,14 @@ def public_reason(message: str) -> str:
     if message.startswith(REJECTS):
         return f"{REJECTS}."
     return next(iter(message.strip().splitlines()), "")[:_REASON_CHARACTERS]
+
+
+def public_attempt(attempt: AttemptRow, everything: bool) -> Attempt:
+    """Return an attempt; its whole reason is for the job's team only."""
+    shown = Attempt.model_validate(attempt)
+    if everything or shown.reason is None:
+        return shown
+    return shown.model_copy(update={"reason": public_reason(shown.reason)})
 
 
 def redacted(runtime_env: Mapping[str, Any]) -> dict[str, Any]:

@@ -205,13 +205,13 @@ class JobPages:
 
     async def _first(self, run_ids: Iterable[str]) -> dict[str, Any] | None:
         for run_id in run_ids:
-            if (run := await _run(self._client, run_id)) and run["info"]["lifecycle_stage"] == "active":
+            if (run := await get_run(self._client, run_id)) and run["info"]["lifecycle_stage"] == "active":
                 info: dict[str, Any] = run["info"]
                 return info
         return None
 
 
-async def _run(client: AsyncMlflowRest, run_id: str) -> dict[str, Any] | None:
+async def get_run(client: AsyncMlflowRest, run_id: str) -> dict[str, Any] | None:
     """Return a run; None if MLflow does not have it."""
     try:
         found: dict[str, Any] = (await client.call("GET", "runs/get", {"run_id": run_id}))["run"]
@@ -224,7 +224,7 @@ async def _run(client: AsyncMlflowRest, run_id: str) -> dict[str, Any] | None:
 
 async def _close(client: AsyncMlflowRest, run_id: str, status: str, reason: str, attempt: int | None) -> bool:
     """End a run, unless it has ended or was continued since it was found."""
-    run = await _run(client, run_id)
+    run = await get_run(client, run_id)
     if run is None or run["info"]["status"] not in _OPEN or _continued(run, attempt):
         return False
     tag = {"run_id": run_id, "key": TAG_END_REASON, "value": reason[:_REASON_CHARACTERS]}

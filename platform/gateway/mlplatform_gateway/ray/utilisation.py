@@ -20,6 +20,7 @@ from mlplatform.errors import UnreachableError
 from mlplatform_gateway.queue.planner.queue import Placement
 from mlplatform_gateway.ray.head import ClusterSnapshot, RayHead
 from mlplatform_gateway.ray.listings import job_ids, supervised_job
+from mlplatform_gateway.ray.recent import Load, RecentLoads
 
 _FRESH_SECONDS = 2.0
 """Ray's dashboard caches its own answers as long."""
@@ -110,6 +111,24 @@ class Utilisation:
     jobs: Sequence[JobUse]
     held: Mapping[str, Placement] = field(default_factory=dict)
     complete: bool = True
+
+
+def loads_in(use: Utilisation) -> dict[str, Load]:
+    """Return the load of each job; a GPU that it shares counts by the job's part of it."""
+    processes = {job.job_id: job for job in use.jobs}
+    found = {}
+    for job_id in {*processes, *(job_id for gpu in use.gpus for job_id in gpu.holders)}:
+        held = [gpu for gpu in use.gpus if gpu.holders.get(job_id)]
+        percents = [(gpu.percent, gpu.holders[job_id]) for gpu in held if gpu.percent is not None]
+        memory = [gpu.memory_of[job_id] for gpu in held if job_id in gpu.memory_of]
+        job = processes.get(job_id)
+        found[job_id] = Load(
+            sum(percent * part for percent, part in percents) / sum(part for _, part in percents) if percents else None,
+            sum(memory) if memory else None,
+            job.cpus if job else None,
+            job.memory if job else None,
+        )
+    return found
 
 
 def utilisation_in(
@@ -230,9 +249,13 @@ class UtilisationSource:
     """Source of what the nodes' agents measure, requested from the head once for everyone who looks.
 
     Ray 2.60 returns the use of processes for one node per request.
+
+    Attributes:
+        recent: load of the jobs over the last hour; the gateway measures every 15 s while a job is open.
     """
 
     def __init__(self, head: RayHead) -> None:
+        self.recent = RecentLoads()
         self._head = head
         self._last = Utilisation((), (), ())
         self._read = float("-inf")
@@ -245,6 +268,7 @@ class UtilisationSource:
                 details = await asyncio.gather(*(self._details(node_id) for node_id in cluster.alive))
                 self._last = utilisation_in(cluster.nodes, details, cluster.jobs.values())
                 self._read = time.monotonic()
+                self.recent.add(loads_in(self._last), time.time())
             return self._last
 
     async def _details(self, node_id: str) -> Mapping[str, Any]:

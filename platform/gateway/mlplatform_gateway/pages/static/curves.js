@@ -1,0 +1,79 @@
+// Drawings of numbers: gauges with the last hour, and plots of metrics.
+import { drawing, element, figure, gibibytes } from "./elements.js";
+
+const HOUR = 60; // points of a curve, one per minute
+
+/** The load of a job now, as bars, and over the last hour, as curves. */
+export function gauges(load, curve, { cpus, gpuMemory, memory }) {
+  const percent = (value) => `${Math.round(value)} %`;
+  const shown = [
+    ["GPU", "gpu", 100, percent],
+    ["GPU memory", "gpu_memory", gpuMemory, (value) => part(value, gpuMemory, gibibytes)],
+    ["CPU", "cpus", cpus, (value) => part(value, cpus, figure)],
+    ["Memory", "memory", memory, (value) => part(value, memory, gibibytes)],
+  ].filter(([, name]) => load[name] !== null);
+  return element(
+    "div",
+    { className: "gauges" },
+    shown.map(([label, name, most, text]) => gauge(label, load[name], curve?.[name] ?? [], most, text(load[name]))),
+  );
+}
+
+const part = (value, most, text) => (most ? `${text(value)} of ${text(most)}` : text(value));
+
+function gauge(label, value, values, most, text) {
+  const top = Math.max(most || 0, value, ...values) || 1;
+  const bar = element("span", { className: "level" });
+  bar.style.width = `${Math.min(100, (100 * value) / (most || top))}%`;
+  return element(
+    "div",
+    { className: "gauge", title: `${label}: ${text}, and the last hour` },
+    element("span", { className: "label" }, label),
+    element("span", { className: "value" }, text),
+    sparkline(values, top),
+    element("span", { className: "bar" }, bar),
+  );
+}
+
+/** The last hour, the present minute at the right. */
+function sparkline(values, top) {
+  const start = HOUR - values.length;
+  const points = values.map((value, index) => (value === null ? null : [start + index + 1, 20 - (19 * value) / top]));
+  const box = { viewBox: `0 0 ${HOUR} 20`, preserveAspectRatio: "none", class: "spark", "aria-hidden": "true" };
+  return drawing("svg", box, drawing("path", { d: path(points), class: "line" }));
+}
+
+/** The path through points; a null is a gap. */
+function path(points) {
+  let drawn = "";
+  points.forEach((point, index) => {
+    if (point) drawn += `${points[index - 1] ? "L" : "M"}${point[0].toFixed(1)} ${point[1].toFixed(1)}`;
+  });
+  return drawn;
+}
+
+/** A metric of some runs over their steps. */
+export function plot(name, runs) {
+  const [width, height] = [300, 110];
+  const curves = runs.map((run) => run.metrics[name]).filter(Boolean);
+  const steps = curves.flatMap((curve) => curve.steps);
+  const values = curves.flatMap((curve) => curve.values).filter((value) => value !== null);
+  const [left, right] = [Math.min(...steps), Math.max(...steps)];
+  const [low, high] = values.length ? [Math.min(...values), Math.max(...values)] : [0, 1];
+  const x = (step) => (right > left ? ((step - left) / (right - left)) * (width - 8) + 4 : width / 2);
+  const y = (value) => (high > low ? height - 5 - ((value - low) / (high - low)) * (height - 10) : height / 2);
+  const lines = curves.map((curve, index) => {
+    const points = curve.values.map((value, at) => (value === null ? null : [x(curve.steps[at]), y(value)]));
+    const alone = points.filter(Boolean).length === 1 && points.find(Boolean);
+    if (alone) return drawing("circle", { cx: alone[0], cy: alone[1], r: 3, class: `dot c${index % 6}` });
+    return drawing("path", { d: path(points), class: `line c${index % 6}` });
+  });
+  const latest = curves[0].values.findLast((value) => value !== null);
+  return element(
+    "figure",
+    {},
+    element("figcaption", {}, name, element("strong", {}, latest === undefined ? "NaN" : figure(latest))),
+    drawing("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", class: "plot" }, ...lines),
+    element("p", { className: "scale" }, element("span", {}, `step ${left} to ${right}`), `${figure(low)} to ${figure(high)}`),
+  );
+}
