@@ -25,7 +25,7 @@ from mlplatform_gateway.http.description import errors
 from mlplatform_gateway.http.request_body import JsonBody
 from mlplatform_gateway.jobs.admission import Admission
 from mlplatform_gateway.jobs.containment import unless_log_unavailable
-from mlplatform_gateway.jobs.details import JobList, public_attempt
+from mlplatform_gateway.jobs.details import JobList, entry_amounts, public_attempt
 from mlplatform_gateway.jobs.ending import has_checkpoint
 from mlplatform_gateway.jobs.housekeeping import JobRuns
 from mlplatform_gateway.jobs.loop import Reconciler
@@ -110,6 +110,7 @@ def routes(services: Services, reconciler: Reconciler, admission: Admission, pro
             limit_s=job.limit_s,
             max_restarts_on_loss=job.max_restarts_on_loss,
             max_restarts_on_failure=job.max_restarts_on_failure,
+            resources=entry_amounts(job),
             attempts=[public_attempt(attempt, everything) for attempt in job.attempts],
         )
 

@@ -67,8 +67,7 @@ def listed_publicly(job: JobRow | Row[Any], last: AttemptRow | Row[Any] | None) 
     The metadata has the owner as `user` and `team`, and the resources under the names of the submission.
     """
     group = {"workers" if name == "count" else f"worker_{name}": amount for name, amount in (job.workers or {}).items()}
-    entry = {name: amount for name, amount in job.entrypoint_request.items() if name.startswith(_AMOUNTS)}
-    known = {"user": job.user, "team": job.team, **group, **entry}
+    known = {"user": job.user, "team": job.team, **group, **entry_amounts(job)}
     return {
         **job_details(job, last, redact=True),
         "entrypoint": HIDDEN,
@@ -79,6 +78,11 @@ def listed_publicly(job: JobRow | Row[Any], last: AttemptRow | Row[Any] | None) 
         "driver_info": None,
         "driver_agent_http_address": None,
     }
+
+
+def entry_amounts(job: JobRow | Row[Any]) -> dict[str, Any]:
+    """Return the resources that the entry point of a job requests, under the names of the submission."""
+    return {name: amount for name, amount in job.entrypoint_request.items() if name.startswith(_AMOUNTS)}
 
 
 def public_reason(message: str) -> str:

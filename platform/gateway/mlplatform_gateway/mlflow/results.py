@@ -7,7 +7,6 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
 from urllib.parse import quote
 
 from mlplatform.api import results as api
@@ -64,12 +63,11 @@ class JobResults:
 
     async def _models(self, run_ids: list[str]) -> dict[str, list[api.ModelVersion]]:
         """Return the registered versions of models by run."""
-        query = {"filter": f"run_id IN ({', '.join(f"'{run_id}'" for run_id in run_ids)})", "max_results": 100}
-        found: list[dict[str, Any]] = (await self._client.call("GET", "model-versions/search", query)).get(
-            "model_versions", []
-        )
+        named = ", ".join(f"'{run_id}'" for run_id in run_ids)
+        query = {"filter": f"run_id IN ({named})", "max_results": 100}
+        found = await self._client.call("GET", "model-versions/search", query)
         models: dict[str, list[api.ModelVersion]] = defaultdict(list)
-        for version in found:
+        for version in found.get("model_versions", []):
             name, number = version["name"], str(version["version"])
             page = f"#/models/{quote(name, safe='')}/versions/{number}"
             models[version.get("run_id", "")].append(api.ModelVersion(name=name, version=number, page=page))

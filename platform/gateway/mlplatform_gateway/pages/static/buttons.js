@@ -1,7 +1,6 @@
 // Buttons that change something. A session's cookie only reads, so they also send the key that the log-in has handed
 // to this tab: other ports of this host get the cookie, too, but cannot read the storage of this origin.
 import { copied, element } from "./elements.js";
-import { overview } from "./stream.js";
 
 const ENVIRONMENT = "exec python -m mlplatform.node.environment"; // as `mlplatform dev start` submits it
 
@@ -62,7 +61,9 @@ export function buttons(job) {
   if (isOpen(job) && own(job) && !job.stopping) {
     found.push(button("Stop", "POST", `/api/jobs/${encodeURIComponent(job.id)}/stop`));
   }
-  if (["FAILED", "STOPPED"].includes(job.state) && own(job)) found.push(button("Resume", "POST", address(job, "resume"), {}));
+  if (["FAILED", "STOPPED"].includes(job.state) && own(job)) {
+    found.push(button("Resume", "POST", address(job, "resume"), {}));
+  }
   return element("span", { className: "buttons" }, found);
 }
 
@@ -82,7 +83,7 @@ export function startsEnvironment(form, person) {
     };
     let answer = await send("POST", "/api/jobs/", job);
     if (answer.status === 409 && (await send("DELETE", path)).ok) answer = await send("POST", "/api/jobs/", job);
-    const there = answer.status === 409 || overview.jobs.some((shown) => shown.id === id && isOpen(shown));
-    form.querySelector("output").textContent = answer.ok ? "" : there ? `${id} is open already.` : answer.text;
+    const text = answer.status === 409 ? `${id} is open already.` : answer.text;
+    form.querySelector("output").textContent = answer.ok ? "" : text;
   };
 }

@@ -1,45 +1,50 @@
 // Drawings of numbers: gauges with the last hour, and plots of metrics.
-import { drawing, element, figure, gibibytes } from "./elements.js";
+import { drawing, element, figure } from "./elements.js";
 
 const HOUR = 60; // points of a curve, one per minute
 
+export const gibibytes = (used, total) =>
+  `${figure(used / 2 ** 30)}${total ? ` of ${figure(total / 2 ** 30)}` : ""} GiB`;
+
 /** The load of a job now, as bars, and over the last hour, as curves. */
 export function gauges(load, curve, { cpus, gpuMemory, memory }) {
-  const percent = (value) => `${Math.round(value)} %`;
   const shown = [
-    ["GPU", "gpu", 100, percent],
-    ["GPU memory", "gpu_memory", gpuMemory, (value) => part(value, gpuMemory, gibibytes)],
-    ["CPU", "cpus", cpus, (value) => part(value, cpus, figure)],
-    ["Memory", "memory", memory, (value) => part(value, memory, gibibytes)],
-  ].filter(([, name]) => load[name] !== null);
-  return element(
-    "div",
-    { className: "gauges" },
-    shown.map(([label, name, most, text]) => gauge(label, load[name], curve?.[name] ?? [], most, text(load[name]))),
-  );
+    ["GPU", "gpu", 100, (value) => `${Math.round(value)} %`],
+    ["GPU mem", "gpu_memory", gpuMemory, (value) => gibibytes(value, gpuMemory)],
+    ["CPU", "cpus", cpus, (value) => (cpus ? `${figure(value)} of ${figure(cpus)}` : figure(value))],
+    ["Memory", "memory", memory, (value) => gibibytes(value, memory)],
+  ];
+  const measured = shown.filter(([, name]) => load[name] !== null);
+  const made = measured.map(([label, name, most, text]) => {
+    const values = curve?.[name] ?? [];
+    return gauge(label, load[name], values, most || Math.max(load[name], ...values), text(load[name]));
+  });
+  return element("div", { className: "gauges" }, made);
 }
 
-const part = (value, most, text) => (most ? `${text(value)} of ${text(most)}` : text(value));
-
 function gauge(label, value, values, most, text) {
-  const top = Math.max(most || 0, value, ...values) || 1;
-  const bar = element("span", { className: "level" });
-  bar.style.width = `${Math.min(100, (100 * value) / (most || top))}%`;
   return element(
     "div",
     { className: "gauge", title: `${label}: ${text}, and the last hour` },
     element("span", { className: "label" }, label),
     element("span", { className: "value" }, text),
-    sparkline(values, top),
-    element("span", { className: "bar" }, bar),
+    sparkline(values, Math.max(most, ...values)),
+    bar(value, most),
   );
+}
+
+export function bar(value, most) {
+  const level = element("span", { className: "level" });
+  level.style.width = `${Math.min(100, (100 * value) / (most || 1))}%`;
+  return element("span", { className: "bar" }, level);
 }
 
 /** The last hour, the present minute at the right. */
 function sparkline(values, top) {
   const start = HOUR - values.length;
-  const points = values.map((value, index) => (value === null ? null : [start + index + 1, 20 - (19 * value) / top]));
-  const box = { viewBox: `0 0 ${HOUR} 20`, preserveAspectRatio: "none", class: "spark", "aria-hidden": "true" };
+  const height = (value) => 20 - (19 * value) / (top || 1);
+  const points = values.map((value, index) => (value === null ? null : [start + index + 1, height(value)]));
+  const box = { viewBox: `0 0 ${HOUR} 20`, preserveAspectRatio: "none", class: "spark" };
   return drawing("svg", box, drawing("path", { d: path(points), class: "line" }));
 }
 
@@ -51,6 +56,8 @@ function path(points) {
   });
   return drawn;
 }
+
+const span = (text) => element("span", {}, text);
 
 /** A metric of some runs over their steps. */
 export function plot(name, runs) {
@@ -74,6 +81,6 @@ export function plot(name, runs) {
     {},
     element("figcaption", {}, name, element("strong", {}, latest === undefined ? "NaN" : figure(latest))),
     drawing("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", class: "plot" }, ...lines),
-    element("p", { className: "scale" }, element("span", {}, `step ${left} to ${right}`), `${figure(low)} to ${figure(high)}`),
+    element("p", { className: "scale" }, span(`step ${left} to ${right}`), span(`${figure(low)} to ${figure(high)}`)),
   );
 }

@@ -1,10 +1,10 @@
 // Elements of the page. Texts of jobs reach it as text nodes and attributes only, never as markup.
 
-/** An element with properties, `data-*` values and children; texts and null are children, too. */
+/** An element with properties, `data-*` values and children: elements and texts; others, such as null, are none. */
 export function element(tag, { data = {}, ...properties } = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
   Object.assign(made.dataset, data);
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
+  made.append(...children.flat(Infinity).filter((child) => child instanceof Node || typeof child === "string"));
   return made;
 }
 
@@ -18,30 +18,32 @@ export function drawing(tag, attributes = {}, ...children) {
 
 /** Show items in a parent, and keep the elements of those that have not changed, with focus and selection. */
 export function show(parent, items, key, draw, none = "") {
-  const before = new Map([...parent.children].map((child) => [child.dataset.key, child]));
-  const shown = items.map((item) => {
+  const before = [...parent.children];
+  const known = new Map(before.map((child) => [child.dataset.key, child]));
+  const elements = items.map((item) => {
     const [id, version] = [key(item), JSON.stringify(item)];
-    const kept = before.get(id);
+    const kept = known.get(id);
     if (kept?.version === version) return kept;
     const made = draw(item);
     [made.dataset.key, made.version] = [id, version];
     return made;
   });
-  if (!shown.length && none) shown.push(element("p", { className: "none" }, none));
-  const same = shown.length === parent.children.length && shown.every((child, place) => child === parent.children[place]);
-  if (!same) parent.replaceChildren(...shown);
+  if (!elements.length && none) elements.push(element("p", { className: "none" }, none));
+  const same = elements.length === before.length && elements.every((child, place) => child === before[place]);
+  if (!same) parent.replaceChildren(...elements);
 }
 
-/** A time in the reader's zone. */
+/** A time in the reader's zone, without the date if it is today's. */
 export function moment(time) {
-  const shown = new Date(time).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
-  return element("time", { dateTime: time, title: time }, shown);
+  const date = new Date(time);
+  const today = date.toDateString() === new Date().toDateString();
+  const shown = date.toLocaleString([], { ...(today ? {} : { dateStyle: "medium" }), timeStyle: "short" });
+  return element("time", { dateTime: time, title: date.toLocaleString() }, shown);
 }
 
 /** The time since a moment, as in `2 h 5 min`, which the page keeps up to date. */
 export function since(time) {
   const made = moment(time);
-  made.title = made.textContent;
   made.dataset.since = time;
   made.textContent = duration((Date.now() - new Date(time)) / 1000);
   return made;
@@ -66,8 +68,6 @@ export function figure(value) {
   const plain = value === 0 || (Math.abs(value) >= 0.001 && Math.abs(value) < 1e6);
   return plain ? String(Number(value.toPrecision(3))) : value.toExponential(1);
 }
-
-export const gibibytes = (bytes) => `${(bytes / 2 ** 30).toFixed(1)} GiB`;
 
 /** A button that copies a text. */
 export function copied(label, text) {

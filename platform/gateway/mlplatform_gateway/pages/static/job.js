@@ -1,22 +1,33 @@
-// The page of a job: its state, attempts, load, metrics, results and log.
+// The page of a job: its state, load, metrics, attempts, results and log.
 import { address, buttons, isOpen, own, readable } from "./buttons.js";
 import { plot } from "./curves.js";
-import { copied, duration, element, moment, show, since } from "./elements.js";
+import { copied, duration, element, moment, since } from "./elements.js";
 import { followed } from "./log.js";
 import { facts, loadOf, notices, who } from "./platform.js";
 import { overview } from "./stream.js";
 
 const RESULTS_MS = 15_000; // MLflow reports no changes
+const OPTIONS = {
+  entrypoint_num_cpus: "cpus",
+  entrypoint_num_gpus: "gpus",
+  workers: "workers",
+  worker_cpus: "worker-cpus",
+  worker_gpus: "worker-gpus",
+  time_limit: "limit",
+  class: "class",
+}; // of `mlplatform submit`, by their names in a submission
+
 const page = document.getElementById("job");
-let opened = null; // the job that is shown: id, log, timer and what the gateway answers about it
+let opened = null; // the job that is shown: its id, parts, log and timer, and what the gateway answers about it
 
 /** Show a job's page until another is opened. */
-export async function openJob(id) {
+export function openJob(id) {
   closeJob();
-  const parts = Object.fromEntries(["head", "load", "attempts", "metrics", "results", "again"].map((name) => [name, element("section", { className: name })]));
+  const names = ["head", "load", "metrics", "attempts", "results", "again"];
+  const parts = Object.fromEntries(names.map((name) => [name, element("section", { className: name })]));
   opened = { id, parts };
   page.replaceChildren(element("p", {}, element("a", { href: "#" }, "All jobs")), ...Object.values(parts));
-  await refresh();
+  refresh();
 }
 
 export function closeJob() {
@@ -27,23 +38,24 @@ export function closeJob() {
 
 /** Show what has changed of the job that is open. */
 export function showJob(parts) {
-  if (!opened?.job) return;
-  const listed = overview.jobs.find((job) => job.id === opened.id);
   if (parts.jobs || parts.counts) refresh();
-  if (listed && (parts.loads || parts.curves)) opened.parts.load.replaceChildren(...loadOf(listed));
+  if (opened?.job && (parts.loads || parts.curves)) opened.parts.load.replaceChildren(...loadOf(opened.job));
 }
 
-/** Read the job with its attempts again, unless it has ended, and show what has changed. */
+/** Read the job with its attempts, and show what has changed. */
 async function refresh() {
   const here = opened;
+  if (!here || !overview.jobs || (here.job && !isOpen(here.job) && !isListed(here.id))) return;
   const answer = await fetch(`/platform/jobs/${encodeURIComponent(here.id)}`);
   const text = await answer.text();
-  if (here !== opened || text === here.text) return;
-  here.text = text;
+  if (here !== opened) return;
   if (!answer.ok) return here.parts.head.replaceChildren(element("p", { className: "problem" }, text));
   const details = JSON.parse(text);
   const first = !here.job;
-  here.job = await summary(details);
+  here.job = isListed(here.id) ?? unlisted(details);
+  const version = JSON.stringify([details, here.job]);
+  if (version === here.version) return;
+  here.version = version;
   showHead(here, details);
   showAttempts(here, details);
   showAgain(here, details);
@@ -53,114 +65,110 @@ async function refresh() {
   if (!first) return;
   here.log = followed(address(here.job, "log"));
   page.append(here.log);
-  here.timer = setInterval(() => !document.hidden && isOpen(here.job) && showResults(here), RESULTS_MS);
+  here.timer = setInterval(() => document.hidden || !isOpen(here.job) || showResults(here), RESULTS_MS);
 }
 
-/** The job as the overview lists it, or what is known of one that is no longer in the lists. */
-async function summary(details) {
-  const listed = overview.jobs?.find((job) => job.id === details.submission_id);
-  if (listed) return listed;
-  const { metadata } = details;
-  const hidden = details.entrypoint === "<hidden>";
+const isListed = (id) => overview.jobs.find((job) => job.id === id);
+
+/** A job that is not in the overview's lists, in their form; its buttons are left out. */
+function unlisted({ submission_id: id, metadata, entrypoint, attempts, ...details }) {
+  const time = (milliseconds) => milliseconds && new Date(milliseconds).toISOString();
   return {
-    id: details.submission_id,
-    user: metadata.user ?? "",
-    team: metadata.team ?? null,
-    relation: hidden ? "other" : "team-mate",
-    environment: false,
-    state: details.state,
-    command: details.entrypoint,
-    message: details.message,
-    requests: "",
-    cpus: 0,
-    created: new Date(details.start_time).toISOString(),
-    ended: details.end_time && new Date(details.end_time).toISOString(),
-    stopping: false,
-    attempt: details.attempts.at(-1) ?? null,
-    queue: null,
+    ...{ id, user: metadata.user ?? "", team: metadata.team ?? null, command: entrypoint, requests: "", cpus: 0 },
+    ...{ state: details.state, message: details.message, stopping: false, environment: false, queue: null },
+    ...{ created: time(details.start_time), ended: time(details.end_time), attempt: attempts.at(-1) ?? null },
+    relation: entrypoint === "<hidden>" ? "other" : "team-mate",
   };
 }
 
-function showHead({ job, parts }, details) {
+const took = (begin, end) => duration((new Date(end) - new Date(begin)) / 1000);
+
+function showHead({ job, parts }, { driver_exit_code: code }) {
   document.title = `${job.id} - ML platform`;
   const state = element("strong", { className: `state ${job.state.toLowerCase()}` }, job.state.toLowerCase());
-  const ended = job.ended ? [`${job.requests}, ended `, moment(job.ended), ` after ${duration((new Date(job.ended) - new Date(job.created)) / 1000)}`] : facts(job);
-  const code = details.driver_exit_code;
+  const place = job.queue ? `Place ${job.queue.place} in the queue; ` : "";
+  const ended = job.ended ? ` after ${took(job.created, job.ended)}, exit code ${code ?? "unknown"}` : "";
+  const message = element("p", { className: job.state === "FAILED" ? "reason message" : "none" }, job.message);
   parts.head.replaceChildren(
-    element("h2", { className: "title" }, job.id, " ", state, " ", who(job.user), job.team ? ` ${job.team}` : null, buttons(job)),
-    element("p", { className: "facts" }, job.queue ? element("strong", {}, `Place ${job.queue.place} in the queue; `) : null, ...ended, code ? `, exit code ${code}` : null),
-    ...(isOpen(job) ? notices(job) : [element("p", { className: job.state === "FAILED" ? "reason" : "none" }, job.message)]),
+    element("h2", { className: "title" }, job.id, " ", state, who(job), buttons(job)),
+    element("p", { className: "facts" }, place, facts(job), ended),
+    ...(isOpen(job) ? notices(job) : [message]),
   );
 }
 
 /** The attempts on a time line from the submission to now or the end, and as a list. */
 function showAttempts({ job, parts }, { attempts }) {
   const begin = new Date(job.created).getTime();
-  const end = job.ended ? new Date(job.ended).getTime() : Date.now();
-  const position = (time) => (100 * (time - begin)) / Math.max(end - begin, 1);
+  const length = Math.max((job.ended ? new Date(job.ended).getTime() : Date.now()) - begin, 1);
+  const position = (time) => (time ? (100 * (new Date(time).getTime() - begin)) / length : 100);
+  const outcome = (attempt) => (attempt.outcome ?? "running").toLowerCase();
   const bars = attempts.map((attempt) => {
-    const until = attempt.ended ? new Date(attempt.ended).getTime() : end;
-    const bar = element("span", { className: (attempt.outcome ?? "running").toLowerCase(), title: `attempt ${attempt.number}` }, String(attempt.number));
-    bar.style.left = `${position(new Date(attempt.created).getTime())}%`;
-    bar.style.width = `max(3px, ${position(until) - position(new Date(attempt.created).getTime())}%)`;
+    const [left, right] = [position(attempt.created), position(attempt.ended)];
+    const bar = element("span", { className: outcome(attempt), title: outcome(attempt) }, String(attempt.number));
+    Object.assign(bar.style, { left: `${left}%`, width: `max(4px, ${right - left}%)` });
     return bar;
   });
-  const list = attempts.map((attempt) =>
-    element(
-      "li",
-      {},
-      element("strong", {}, (attempt.outcome ?? "running").toLowerCase()),
-      attempt.node ? ` on ${attempt.node}` : "",
-      ", from ",
-      moment(attempt.created),
-      " for ",
-      attempt.ended ? duration((new Date(attempt.ended) - new Date(attempt.created)) / 1000) : since(attempt.created),
-      attempt.reason ? element("span", { className: "none" }, `. ${attempt.reason}`) : null,
-    ),
-  );
+  const list = attempts.map((attempt) => {
+    const node = attempt.node ? ` on ${attempt.node}` : "";
+    const lasted = attempt.ended ? took(attempt.created, attempt.ended) : since(attempt.created);
+    const reason = attempt.reason && element("span", { className: "none" }, `. ${attempt.reason}`);
+    const state = element("strong", {}, outcome(attempt));
+    return element("li", {}, state, node, ", from ", moment(attempt.created), " for ", lasted, reason);
+  });
+  const scale = [element("span", {}, "submitted ", moment(job.created)), job.ended ? moment(job.ended) : "now"];
   parts.attempts.replaceChildren(
     element("h2", {}, "Attempts ", element("span", { className: "count" }, String(attempts.length))),
     element("div", { className: "timeline" }, bars),
-    element("p", { className: "scale" }, element("span", {}, "submitted ", moment(job.created)), job.ended ? moment(job.ended) : "now"),
+    element("p", { className: "scale" }, scale),
     element("ol", {}, list),
   );
 }
 
 /** The commands that submit the job again and connect to it. */
-function showAgain({ job, parts }, { entrypoint, metadata, limit_s: limit }) {
-  const shown = [];
+function showAgain({ job, parts }, { metadata, resources }) {
+  const commands = [];
   if (readable(job) && !job.environment) {
-    const quoted = `'${entrypoint.replaceAll("'", "'\\''")}'`;
-    const options = { workers: "workers", worker_cpus: "worker-cpus", worker_gpus: "worker-gpus", time_limit: "limit", class: "class", entrypoint_num_cpus: "cpus", entrypoint_num_gpus: "gpus" };
-    const given = Object.entries(options).flatMap(([key, option]) => (metadata?.[key] ? [`--${option} ${metadata[key]}`] : []));
-    shown.push(["Submit it again, in the folder of its files", ["mlplatform submit .", `--entrypoint ${quoted}`, ...given].join(" ")]);
+    const values = { ...metadata, ...resources };
+    const given = Object.entries(OPTIONS).filter(([name]) => values[name]);
+    const quoted = `'${job.command.replaceAll("'", "'\\''")}'`;
+    const options = given.map(([name, option]) => ` --${option} ${values[name]}`).join("");
+    commands.push(["In the folder of its files", `mlplatform submit .${options} --entrypoint ${quoted}`]);
   }
-  if (job.state === "RUNNING" && own(job)) shown.push(["Connect to it", `mlplatform ssh ${job.id}`]);
-  parts.again.replaceChildren(...shown.map(([label, command]) => element("p", {}, `${label}: `, element("code", {}, command), " ", copied("Copy", command))));
+  if (job.state === "RUNNING" && own(job)) commands.push(["A shell in it", `mlplatform ssh ${job.id}`]);
+  const lines = commands.map(([label, command]) =>
+    element("p", {}, `${label}: `, element("code", {}, command), " ", copied("Copy", command)),
+  );
+  const ray = element("a", { href: `/#/jobs/${encodeURIComponent(job.id)}` }, "Ray's page of it");
+  parts.again.replaceChildren(element("h2", {}, "Submit it again"), ...lines, element("p", {}, ray));
 }
 
+/** The curves of the job's metrics, and its runs, models and checkpoints. */
 async function showResults(here) {
+  const { metrics, results } = here.parts;
+  if (!metrics.childElementCount) metrics.append(element("h2", {}, "Metrics"), "Loading");
   const answer = await fetch(address(here.job, "results"));
   if (here !== opened) return;
-  if (!answer.ok) return here.parts.results.replaceChildren(element("p", { className: "problem" }, await answer.text()));
+  if (!answer.ok) return metrics.replaceChildren(element("p", { className: "problem" }, await answer.text()));
   const { runs, checkpoints, folder } = await answer.json();
   const names = [...new Set(runs.flatMap((run) => Object.keys(run.metrics)))];
-  const mlflow = overview.tools?.find((tool) => tool.title === "MLflow")?.address;
-  const link = (path, text) => (mlflow ? element("a", { href: `${mlflow}/${path}` }, text) : text);
-  here.parts.metrics.replaceChildren(
+  const none = (text) => element("p", { className: "none" }, text);
+  metrics.replaceChildren(
     element("h2", {}, "Metrics"),
     element("div", { className: "plots" }, names.map((name) => plot(name, runs))),
-    ...(names.length ? [] : [element("p", { className: "none" }, "It has logged no metric at MLflow yet.")]),
+    names.length ? "" : none("It has logged no metric at MLflow yet."),
   );
-  here.parts.results.replaceChildren(
-    element("h2", {}, "Results"),
-    element(
-      "ul",
-      {},
-      runs.map((run, index) => element("li", {}, "Run ", element("span", { className: `key c${index % 6}` }), link(run.page, run.name || run.id), ` ${run.status.toLowerCase()}`)),
-      runs.flatMap((run) => run.models.map((model) => element("li", {}, "Model ", link(model.page, `${model.name}, version ${model.version}`)))),
-      checkpoints.map((name) => element("li", {}, "Checkpoint ", element("code", {}, `${folder}/${name}`))),
-      runs.length || checkpoints.length ? [] : [element("li", { className: "none" }, "None yet.")],
-    ),
+  const mlflow = overview.tools.find((tool) => tool.title === "MLflow")?.address;
+  const link = (path, text) => (mlflow ? element("a", { href: `${mlflow}/${path}` }, text) : text);
+  const lines = [
+    ...runs.map((run, index) => {
+      const key = element("span", { className: `key c${index % 6}` });
+      return ["Run ", key, link(run.page, run.name || run.id), ` ${run.status.toLowerCase()}`];
+    }),
+    ...runs.flatMap((run) => run.models).map((model) => ["Model ", link(model.page, `${model.name} ${model.version}`)]),
+    ...checkpoints.map((name) => ["Checkpoint ", element("code", {}, `${folder}/${name}`)]),
+  ];
+  results.replaceChildren(
+    element("h2", {}, "Runs, models and checkpoints"),
+    lines.length ? element("ul", {}, lines.map((line) => element("li", {}, line))) : none("None yet."),
   );
 }

@@ -12,7 +12,8 @@ export function followed(address) {
   const text = element("pre", { tabIndex: 0 });
   const count = element("span", { className: "count", role: "status" });
   const search = element("input", { type: "search", placeholder: "Search", ariaLabel: "Search the log" });
-  const shown = element("section", { className: "log" }, element("h2", {}, "Log ", count), element("p", {}, search, " ", element("a", { href: address }, "whole log")), text);
+  const controls = element("p", {}, search, " ", element("a", { href: address }, "whole log"));
+  const shown = element("section", { className: "log" }, element("h2", {}, "Log ", count), controls, text);
 
   const draw = () => {
     drawn = null;

@@ -16,7 +16,7 @@ function route() {
   document.title = "ML platform";
   const wanted = new URLSearchParams(hash.slice(1));
   for (const name of Object.keys(filter)) filter[name] = wanted.get(name) ?? "";
-  if (overview.jobs) showPlatform();
+  if (overview.jobs) showPlatform(overview);
 }
 
 filters.onchange = () => {
@@ -27,11 +27,12 @@ addEventListener("hashchange", route);
 route();
 listen(
   (parts) => {
-    if (!overview.jobs) return showPlatform(parts); // the database has not answered yet
     showPlatform(parts);
     showJob(parts);
   },
   (problem) => (document.getElementById("connection").textContent = problem),
 );
 const { you } = await (await fetch("/platform/people")).json();
+document.getElementById("mine").hidden = !you;
+document.getElementById("mine").href = `#${new URLSearchParams([["person", you]])}`;
 startsEnvironment(document.getElementById("start"), you);

@@ -1,17 +1,21 @@
 // The front page: who has the GPUs, and the jobs that run, wait and have ended.
-import { address, buttons, isOpen, own, readable } from "./buttons.js";
-import { gauges } from "./curves.js";
-import { element, figure, gibibytes, moment, show, since } from "./elements.js";
+import { address, buttons, isOpen, readable } from "./buttons.js";
+import { bar, gauges, gibibytes } from "./curves.js";
+import { element, figure, moment, show, since } from "./elements.js";
 import { overview } from "./stream.js";
 
+const NOTHING = "Job is currently running."; // the gateway's message when there is nothing else to say
+const HIDDEN = "<hidden>"; // the command of another team's job
+
 const at = (selector) => document.querySelector(selector);
-const running = (job) => ["RUNNING", "STARTING"].includes(job.state);
-const RUNS = "Job is currently running."; // the gateway's message when there is nothing else to say
+const runs = (job) => ["RUNNING", "STARTING"].includes(job.state);
 
 /** Person, team and state that are shown, as they stand in the page's address. */
 export const filter = { person: "", team: "", state: "" };
 
-export const jobLink = (id) => element("a", { href: `#/jobs/${encodeURIComponent(id)}`, className: "id" }, id);
+const OF_JOB = { person: (job) => job.user, team: (job) => job.team, state: (job) => job.state };
+
+const jobLink = (id) => element("a", { href: `#/jobs/${encodeURIComponent(id)}`, className: "id" }, id);
 
 /** One of eight colors for a person, the same wherever the person is shown. */
 function color(user) {
@@ -20,24 +24,31 @@ function color(user) {
   return `u${sum % 8}`;
 }
 
-export const who = (user) => element("span", { className: `who ${color(user)}` }, user || "nobody");
-
-/** Show the parts of the overview that have changed; with nothing, all of it. */
-export function showPlatform(parts = overview) {
-  if (parts.tools) show(at("#tools"), [{ title: "Ray dashboard", address: "", healthy: true }, ...parts.tools], (tool) => tool.title, toolLink);
-  if (parts.problems) show(at("#problems"), parts.problems, String, (text) => element("p", { className: "problem" }, text));
-  if (parts.nodes || parts.loads) showNodes();
-  if (parts.jobs || parts.counts || "queue_time" in parts) showJobs();
-  if (parts.jobs || parts.loads || parts.curves) showLoads();
+/** The owner of a job and the team, with a link to the jobs of either. */
+export function who({ user, team = "" }) {
+  const link = (name, value, className) =>
+    value ? [" ", element("a", { href: `#${new URLSearchParams([[name, value]])}`, className }, value)] : [];
+  return [...link("person", user, `who ${color(user)}`), ...link("team", team ?? "", "team")];
 }
 
-const toolLink = ({ title, address: page, healthy }) =>
-  element(
-    "li",
-    { className: healthy ? "ok" : "down" },
-    element("a", { href: `${page}/` }, title),
-    healthy ? null : element("small", {}, " does not answer"),
-  );
+/** Show the parts of the overview that have changed. */
+export function showPlatform(parts) {
+  if (parts.tools) showTools();
+  if (parts.problems) {
+    show(at("#problems"), parts.problems, String, (text) => element("p", { className: "problem" }, text));
+  }
+  if (parts.nodes) showNodes();
+  if (parts.jobs || parts.counts || "queue_time" in parts) showJobs();
+  if (parts.jobs || parts.loads || parts.curves || parts.nodes) showLoads();
+}
+
+function showTools() {
+  const tools = [{ title: "Ray dashboard", address: "", healthy: true }, ...overview.tools];
+  show(at("#tools"), tools, (tool) => tool.title, ({ title, address: page, healthy }) => {
+    const state = healthy || element("small", {}, " does not answer");
+    return element("li", { className: healthy ? "ok" : "down" }, element("a", { href: `${page}/` }, title), state);
+  });
+}
 
 function showNodes() {
   const shares = overview.nodes.filter((node) => node.alive).flatMap((node) => node.shares);
@@ -46,12 +57,13 @@ function showNodes() {
     const holder = free ? "free" : user || "in use";
     held.set(holder, (held.get(holder) ?? 0) + amount);
   }
-  const holders = [...held].sort(([one, some], [other, more]) => (one === "free") - (other === "free") || more - some);
   const all = shares.reduce((sum, share) => sum + share.amount, 0);
   at("#gpu-count").textContent = all ? `${figure(all - (held.get("free") ?? 0))} of ${figure(all)} in use` : "";
-  show(at("#holders"), holders, ([holder]) => holder, ([holder, amount]) =>
-    element("span", { className: `holder ${holder === "free" ? "free" : color(holder)}` }, element("strong", {}, figure(amount)), ` ${holder}`),
-  );
+  const holders = [...held].sort(([one, some], [two, more]) => (one === "free") - (two === "free") || more - some);
+  show(at("#holders"), holders, ([holder]) => holder, ([holder, amount]) => {
+    const className = `holder ${holder === "free" ? "free" : color(holder)}`;
+    return element("span", { className }, element("strong", {}, figure(amount)), ` ${holder}`);
+  });
   show(at("#nodes"), overview.nodes, (node) => node.name, nodeCard, "No node has joined yet.");
 }
 
@@ -61,59 +73,64 @@ function nodeCard(node) {
     const lost = element("p", { className: "problem" }, "lost; jobs wait for it for ten minutes");
     return element("article", { className: "down" }, name, lost);
   }
-  const reserved = element("meter", { min: 0, max: node.cpus, value: node.cpus_reserved }, "CPUs");
-  const memory = node.memory_total ? `, ${gibibytes(node.memory_used)} of ${gibibytes(node.memory_total)} memory in use` : "";
+  const memory = node.memory_total ? gibibytes(node.memory_used, node.memory_total) : "";
+  const level = (label, value, most, text) => [
+    element("span", { className: "label" }, label),
+    bar(value, most),
+    element("span", { className: "value" }, text),
+  ];
+  const gpus = node.gpus.flatMap(({ index, percent, memory_used: used, memory_total: total }) => {
+    const busy = percent === null ? "" : `${percent} % busy, `;
+    return level(`GPU ${index}`, percent ?? 0, 100, `${busy}${gibibytes(used, total)}`);
+  });
+  const cpus = `${figure(node.cpus_reserved)} of ${figure(node.cpus)} reserved`;
   return element(
     "article",
     { className: "ok" },
     name,
     node.shares.map(shareLine),
-    node.gpus.map((gpu) => {
-      const busy = gpu.percent === null ? "" : `${gpu.percent} % busy, `;
-      const used = `${gibibytes(gpu.memory_used)} of ${gibibytes(gpu.memory_total)}`;
-      return element("p", { className: "measured", title: gpu.name }, `GPU ${gpu.index}: ${busy}${used}`);
-    }),
-    element("p", { className: "measured" }, `${figure(node.cpus_reserved)} of ${figure(node.cpus)} CPUs reserved${memory}`),
-    reserved,
+    element(
+      "div",
+      { className: "levels" },
+      gpus,
+      level("CPUs", node.cpus_reserved, node.cpus, cpus),
+      memory && level("Memory", node.memory_used, node.memory_total, memory),
+    ),
   );
 }
 
 function shareLine({ amount, job, user, free }) {
   const gpus = `${figure(amount)} GPU${amount === 1 ? "" : "s"} `;
-  if (free) return element("p", { className: "gpu free" }, `${gpus} free`);
-  if (!job) return element("p", { className: "gpu" }, `${gpus} in use`);
-  return element("p", { className: "gpu" }, `${gpus} used by `, jobLink(job), " ", who(user));
+  if (free) return element("p", { className: "gpu free" }, `${gpus}free`);
+  return element("p", { className: "gpu" }, gpus, job ? ["used by ", jobLink(job), who({ user })] : "in use");
 }
 
 function showJobs() {
-  showChoices();
   const { jobs, counts } = overview;
-  const shown = jobs.filter(
-    (job) =>
-      (!filter.person || job.user === filter.person) &&
-      (!filter.team || job.team === filter.team) &&
-      (!filter.state || job.state === filter.state),
-  );
-  const isShown = Object.values(filter).some(Boolean);
-  const list = (section, wanted, count, draw, none) => {
-    const found = shown.filter(wanted);
-    if (count !== null) at(`${section} .count`).textContent = isShown ? `${found.length} of ${count}` : count;
-    show(at(`${section} .list`), found, (job) => job.id, draw, isShown ? "None that the filters show." : none);
+  showChoices(jobs);
+  const filters = Object.entries(filter).filter(([, value]) => value);
+  const shown = jobs.filter((job) => filters.every(([name, value]) => OF_JOB[name](job) === value));
+  const list = (section, belongs, count, none) => {
+    const found = shown.filter(belongs);
+    at(`${section} .count`).textContent = filters.length ? `${found.length} of ${count}` : count;
+    show(at(`${section} .list`), found, (job) => job.id, jobCard, filters.length ? "None for these filters." : none);
   };
   const environment = (job) => job.environment && isOpen(job);
-  list("#environments", environment, jobs.filter(environment).length, openJob, "Nobody has one.");
-  list("#running", (job) => running(job) && !environment(job), (counts.RUNNING ?? 0) + (counts.STARTING ?? 0), openJob, "No job is running.");
-  list("#waiting", (job) => job.state === "WAITING" && !environment(job), counts.WAITING ?? 0, openJob, "No job is waiting.");
-  list("#ended", (job) => !isOpen(job), null, endedJob, "No job has ended yet.");
-  const asOf = overview.queue_time;
-  at("#queue-time").replaceChildren(...(asOf ? ["As of ", moment(asOf), ": Ray has not answered since, so no job starts."] : []));
+  const environments = jobs.filter(environment);
+  list("#environments", environment, environments.length, "Nobody has one.");
+  const running = (counts.RUNNING ?? 0) + (counts.STARTING ?? 0) - environments.filter(runs).length;
+  list("#running", (job) => runs(job) && !job.environment, running, "No job is running.");
+  list("#waiting", (job) => job.state === "WAITING", counts.WAITING ?? 0, "No job is waiting.");
+  list("#ended", (job) => !isOpen(job), jobs.filter((job) => !isOpen(job)).length, "No job has ended yet.");
+  const old = overview.queue_time;
+  const asOf = old ? ["As of ", moment(old), ": Ray has not answered since, so no job starts."] : [];
+  at("#queue-time").replaceChildren(...asOf);
 }
 
 /** Offer the persons, teams and states of the jobs, and the filter's own, so that it can be seen and undone. */
-function showChoices() {
-  const values = { person: overview.jobs.map((job) => job.user), team: overview.jobs.map((job) => job.team), state: overview.jobs.map((job) => job.state) };
-  for (const [name, found] of Object.entries(values)) {
-    const offered = [...new Set([...found, filter[name]])].filter(Boolean).sort();
+function showChoices(jobs) {
+  for (const [name, value] of Object.entries(OF_JOB)) {
+    const offered = [...new Set([...jobs.map(value), filter[name]])].filter(Boolean).sort();
     const select = at(`#filters [name=${name}]`);
     show(select, ["", ...offered], String, (value) => element("option", { value }, value.toLowerCase() || "all"));
     select.value = filter[name];
@@ -121,75 +138,59 @@ function showChoices() {
   }
 }
 
-/** A job that runs or waits. */
-function openJob(job) {
-  const { attempt, queue } = job;
-  const article = element(
+function jobCard(job) {
+  const queued = { className: "place", title: "place in the queue" };
+  const place = job.queue && element("strong", queued, String(job.queue.place));
+  const command = !job.environment && isOpen(job) && job.command !== HIDDEN;
+  return element(
     "article",
     { className: `job ${job.state.toLowerCase()}`, data: { job: job.id } },
-    element(
-      "p",
-      { className: "title" },
-      queue ? element("strong", { className: "place", title: "place in the queue" }, String(queue.place)) : null,
-      jobLink(job.id),
-      " ",
-      who(job.user),
-      job.team ? element("span", { className: "team" }, ` ${job.team}`) : null,
-      buttons(job),
-    ),
-    element("p", { className: "facts" }, ...facts(job), links(job)),
-    job.environment ? null : element("code", { title: job.command }, job.command),
-    running(job) ? element("div", { className: "load" }) : null,
+    element("p", { className: "title" }, place, jobLink(job.id), who(job), buttons(job)),
+    element("p", { className: "facts" }, facts(job), links(job)),
+    command && element("code", { title: job.command }, job.command),
+    runs(job) && element("div", { className: "load" }),
     notices(job),
   );
-  return article;
 }
 
-/** What a job requests, and since when it runs or waits, as texts and elements. */
+/** What a job requests, and its times, as texts and elements. */
 export function facts(job) {
-  const { attempt, queue } = job;
-  if (!running(job)) {
-    const latest = queue?.latest_start;
-    return [`requests ${job.requests}, waits since `, moment(job.created), ...(latest ? [", starts by ", moment(latest), " if all jobs keep to their limits"] : [])];
+  const { attempt } = job;
+  if (job.ended) return [element("strong", {}, job.state.toLowerCase()), " ", moment(job.ended)];
+  if (!runs(job)) {
+    const latest = job.queue?.latest_start;
+    const starts = latest ? [", starts by ", moment(latest), " if all jobs keep to their limits"] : [];
+    return [`requests ${job.requests}, waiting for `, since(job.created), ...starts];
   }
-  const state = job.state === "STARTING" ? "starting" : "running";
   const node = attempt?.node ? ` on ${attempt.node}` : "";
   const again = attempt?.number > 1 ? `, attempt ${attempt.number}` : "";
-  return [`${job.requests}, ${state}${node} for `, since(attempt?.created ?? job.created), again];
+  return [`${job.requests}, ${job.state.toLowerCase()}${node} for `, since(attempt?.created ?? job.created), again];
 }
 
-/** Why a job waits, has to leave, or what else the gateway reports of it. */
+/** Why a job waits, has to leave or has failed, or what else the gateway reports of it. */
 export function notices(job) {
   const { attempt, queue } = job;
   const reason = (...text) => element("p", { className: "reason" }, ...text);
-  if (job.stopping && isOpen(job)) return [reason("It is being stopped.")];
+  if (!isOpen(job)) return job.state === "FAILED" ? [reason(job.message.slice(0, 300))] : [];
+  if (job.stopping) return [reason("It is being stopped.")];
   if (job.state === "WAITING") return (queue?.reasons ?? [job.message]).map((text) => reason(text));
   if (attempt?.leave_by && !attempt.ended) {
-    return [reason("asked to leave: it has until ", moment(attempt.leave_by), ` to save its state. ${attempt.leave_why}`)];
+    const why = ` to save its state. ${attempt.leave_why}`;
+    return [reason("asked to leave: it has until ", moment(attempt.leave_by), why)];
   }
-  return running(job) && (job.state === "STARTING" || job.message === RUNS) ? [] : [reason(job.message)];
+  return job.state === "STARTING" || job.message === NOTHING ? [] : [reason(job.message)];
 }
 
 function links(job) {
   if (!readable(job)) return null;
-  const link = (page) => element("a", { href: address(job, page) }, page);
-  return element("span", { className: "links" }, link("log"), " ", link("run"), " ", link("model"));
-}
-
-function endedJob(job) {
-  return element(
-    "article",
-    { className: `job ended ${job.state.toLowerCase()}`, data: { job: job.id } },
-    element("p", { className: "title" }, jobLink(job.id), " ", who(job.user), job.team ? element("span", { className: "team" }, ` ${job.team}`) : null, buttons(job)),
-    element("p", { className: "facts" }, element("strong", {}, job.state.toLowerCase()), " ", moment(job.ended), links(job)),
-    job.state === "FAILED" ? element("p", { className: "reason" }, job.message.slice(0, 300)) : null,
-  );
+  const curves = element("a", { href: `#/jobs/${encodeURIComponent(job.id)}` }, "loss curves");
+  const pages = ["log", "run", "model"].map((page) => [" ", element("a", { href: address(job, page) }, page)]);
+  return element("span", { className: "links" }, curves, ...pages.flat());
 }
 
 function showLoads() {
-  for (const job of overview.jobs.filter(running)) {
-    const place = at(`#platform [data-job="${CSS.escape(job.id)}"] .load`);
-    place?.replaceChildren(...loadOf(job));
+  for (const job of overview.jobs.filter(runs)) {
+    at(`#platform [data-job="${CSS.escape(job.id)}"] .load`)?.replaceChildren(...loadOf(job));
   }
 }
 
@@ -200,8 +201,8 @@ export function loadOf(job) {
   const gpus = overview.nodes.flatMap((node) => node.gpus).filter((gpu) => gpu.holders[job.id]);
   const node = overview.nodes.find(({ name }) => name === job.attempt?.node);
   const most = {
-    cpus: job.cpus || node?.cpus,
     gpuMemory: gpus.reduce((sum, gpu) => sum + gpu.memory_total * Math.min(1, gpu.holders[job.id]), 0),
+    cpus: job.cpus || node?.cpus,
     memory: node?.memory_total,
   };
   return [gauges(load, overview.curves[job.id], most)];
