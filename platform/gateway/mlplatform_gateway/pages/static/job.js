@@ -60,7 +60,10 @@ async function refresh() {
   showAttempts(here, details);
   showAgain(here, details);
   here.parts.load.replaceChildren(...loadOf(here.job));
-  if (!readable(here.job)) return;
+  if (!readable(here.job)) {
+    const whose = `Metrics, results and log are for team ${here.job.team ?? "mates"}.`;
+    return here.parts.metrics.replaceChildren(element("p", { className: "none" }, whose));
+  }
   showResults(here);
   if (!first) return;
   here.log = followed(address(here.job, "log"));
@@ -87,11 +90,11 @@ function showHead({ job, parts }, { driver_exit_code: code }) {
   document.title = `${job.id} - ML platform`;
   const state = element("strong", { className: `state ${job.state.toLowerCase()}` }, job.state.toLowerCase());
   const place = job.queue ? `Place ${job.queue.place} in the queue; ` : "";
-  const ended = job.ended ? ` after ${took(job.created, job.ended)}, exit code ${code ?? "unknown"}` : "";
+  const after = () => ` after ${took(job.created, job.ended)}, exit code ${code ?? "unknown"}`;
   const message = element("p", { className: job.state === "FAILED" ? "reason message" : "none" }, job.message);
   parts.head.replaceChildren(
     element("h2", { className: "title" }, job.id, " ", state, who(job), buttons(job)),
-    element("p", { className: "facts" }, place, facts(job), ended),
+    element("p", { className: "facts" }, place, job.ended ? ["ended ", moment(job.ended), after()] : facts(job)),
     ...(isOpen(job) ? notices(job) : [message]),
   );
 }
@@ -132,14 +135,14 @@ function showAgain({ job, parts }, { metadata, resources }) {
     const given = Object.entries(OPTIONS).filter(([name]) => values[name]);
     const quoted = `'${job.command.replaceAll("'", "'\\''")}'`;
     const options = given.map(([name, option]) => ` --${option} ${values[name]}`).join("");
-    commands.push(["In the folder of its files", `mlplatform submit .${options} --entrypoint ${quoted}`]);
+    commands.push(["Submit it again, in the folder of its files", `mlplatform submit .${options} --entrypoint ${quoted}`]);
   }
   if (job.state === "RUNNING" && own(job)) commands.push(["A shell in it", `mlplatform ssh ${job.id}`]);
   const lines = commands.map(([label, command]) =>
     element("p", {}, `${label}: `, element("code", {}, command), " ", copied("Copy", command)),
   );
   const ray = element("a", { href: `/#/jobs/${encodeURIComponent(job.id)}` }, "Ray's page of it");
-  parts.again.replaceChildren(element("h2", {}, "Submit it again"), ...lines, element("p", {}, ray));
+  parts.again.replaceChildren(element("h2", {}, "Commands"), ...lines, element("p", {}, ray));
 }
 
 /** The curves of the job's metrics, and its runs, models and checkpoints. */
