@@ -94,7 +94,7 @@ def log_in(page: Page, gateway: str, token: str) -> None:
     page.wait_for_text("Log in", "the login page")
     page.evaluate(f"document.querySelector('input').value = {token.strip()!r}")
     page.click("button")
-    page.wait_for_text("Nodes", "the front page")
+    page.wait_for_text("Dev environments", "the front page")
 
 
 def shows_launcher(page: Page) -> None:
@@ -125,7 +125,7 @@ def test_scripts_of_lab_neither_read_nor_change_other_pages(page: Page, address:
     page.evaluate(f"fetch('{gateway}/platform/logout', {options}).then(() => 1)")
     assert "mlplatform-lab" not in page.evaluate("document.cookie")
     page.go(f"{gateway}/platform/")
-    page.wait_for_text("Nodes", "the front page, still logged in")
+    page.wait_for_text("Dev environments", "the front page, still logged in")
 
 
 def test_kernel_has_environment_of_job(address: SplitResult, alices: Environment) -> None:

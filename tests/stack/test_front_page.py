@@ -1,4 +1,4 @@
-"""The front page in a browser: login, nodes and GPUs, jobs as they start, wait and end, and its links."""
+"""The front page in a browser: login, nodes and GPUs, jobs as they start, wait and end, their pages and buttons."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ def front_page(stack: Stack, page: Page) -> Page:
     page.wait_for_text("Log in", "the login page")
     page.evaluate(f"document.querySelector('input').value = {stack.secret('ray_token')!r}")
     page.click("button")
-    page.wait_for_text("Nodes", "the front page")
+    page.wait_for_text("Dev environments", "the front page")
     return page
 
 
 def test_front_page_shows_nodes_and_healthy_services(stack: Stack, front_page: Page) -> None:
-    text = front_page.text()
     for worker in ("ray-worker-0", "ray-worker-1"):
-        assert worker in text
-    assert "ray-head" not in text
-    tools = front_page.evaluate("[...document.querySelectorAll('.tools a')].map(tool => tool.innerText)")
+        front_page.wait_for_text(worker, "the nodes")
+    assert "ray-head" not in front_page.text()
+    tools = front_page.evaluate("[...document.querySelectorAll('#tools a')].map(tool => tool.innerText)")
     assert tools == ["Ray dashboard", "JupyterLab", "MLflow", *["MinIO"] * stack.own_store, "Grafana", "Prometheus"]
-    wait_for(lambda: not front_page.evaluate("document.querySelectorAll('.tools .down').length"), "healthy services")
+    wait_for(lambda: not front_page.evaluate("document.querySelectorAll('#tools .down').length"), "healthy services")
     content = front_page.evaluate("document.documentElement.outerHTML")
     assert not any(stack.secret(name) in content for name in ("ray_token", "notebook_token", "grafana_password"))
 
@@ -47,7 +46,22 @@ def test_jobs_appear_wait_and_end_on_open_page(jobs: Jobs, front_page: Page) -> 
         front_page.resize(*PHONE)
         assert front_page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
         front_page.picture("front-page-phone")
+        front_page.resize(*DESK)
+        stop = f"document.querySelector('[data-job=\"{third}\"] .buttons button:last-child')"
+        front_page.press(stop)
+        front_page.wait_for_text("Stop: sure?", "the question")
+        front_page.press(stop)
+        ended = f"!!document.querySelector('#ended [data-job=\"{third}\"]')"
+        wait_for(lambda: front_page.evaluate(ended), "the job that its button has stopped", BOUND_S)
     wait_for(lambda: front_page.text().count("stopped") >= 3, "the jobs among the ended ones", BOUND_S)
+
+
+def test_copied_cookie_changes_nothing(jobs: Jobs, front_page: Page) -> None:
+    with holding_gpu(jobs, 1) as (job,):
+        # The page's scripts have the cookie, and here not the key.
+        for path in (f"/api/jobs/{job}/stop", f"/platform/jobs/{job}/resume", "/api/jobs/", "/platform/people"):
+            assert front_page.status(path, "POST") == 405
+        assert jobs.get(job).status == "RUNNING"
 
 
 @pytest.fixture
@@ -61,9 +75,10 @@ def latest(stack: Stack, trained: Trained) -> Iterator[Trained]:
 
 
 def test_links_lead_to_log_run_and_model(stack: Stack, latest: Trained, front_page: Page) -> None:
+    front_page.wait_for_text(latest.id, "the job")
     links = front_page.evaluate("[...document.querySelectorAll('a')].map(link => link.getAttribute('href'))")
     log, run, model = (f"/platform/jobs/{latest.id}/{name}" for name in ("log", "run", "model"))
-    assert {log, run, model, f"/#/jobs/{latest.id}"} <= set(links)
+    assert {log, run, model, f"#/jobs/{latest.id}"} <= set(links)
     text = front_page.evaluate(f"fetch('{log}').then(answer => answer.text())")
     assert f"Running entrypoint for job {latest.id}" in text
     # Not followed in the browser, which would ask for the account at MLflow.
@@ -73,6 +88,15 @@ def test_links_lead_to_log_run_and_model(stack: Stack, latest: Trained, front_pa
     with stack.ray as gateway:
         assert gateway.get(run, follow_redirects=False).headers["Location"] == page
         assert gateway.get(model, follow_redirects=False).headers["Location"].startswith(f"{mlflow}/models/digits/")
+
+
+def test_page_of_job_shows_curves_results_and_log(latest: Trained, front_page: Page) -> None:
+    front_page.evaluate(f"location.hash = '#/jobs/{latest.id}'")
+    for text in ("succeeded", "train_loss", "Model digits", "checkpoint_", "mlplatform submit .", "Attempts 1"):
+        front_page.wait_for_text(text, f"{text} on the page of the job")
+    front_page.type("Running entrypoint", into=".log input")
+    front_page.wait_for_text(f"Running entrypoint for job {latest.id}", "the line of the log")
+    front_page.picture("front-page-job")
 
 
 def test_logged_out_browser_sees_nothing(stack: Stack, front_page: Page) -> None:

@@ -265,7 +265,7 @@ def test_front_page_logs_in_through_tls(proxied: Stack, tls_page: Page) -> None:
     tls_page.evaluate(f"document.querySelector('input').value = {proxied.secret('ray_token')!r}")
     tls_page.click("button")
     tls_page.wait_for_text("ray-worker-1", "the nodes")
-    links = tls_page.evaluate("[...document.querySelectorAll('.tools a')].map(tool => tool.href)")
+    links = tls_page.evaluate("[...document.querySelectorAll('#tools a')].map(tool => tool.href)")
     assert f"{address(proxied, 'notebook')}/" in links, links
     assert all(link.startswith(f"https://{ADDRESS}:") for link in links), links
     assert tls_page.evaluate("isSecureContext")

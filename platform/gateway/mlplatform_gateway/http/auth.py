@@ -71,9 +71,7 @@ BROWSERS_POST = (LOGIN, LOGIN_PAGE, LOGOUT)
 RECORDED_FAILURES, _RECORDED_SECONDS = 100, 3600.0
 """Failed log-ins that are recorded per hour, whatever their addresses: anyone who reaches the port can cause them."""
 
-_BY_KEY = re.compile(
-    r"POST /api/jobs/([^/]+/stop)?|DELETE /api/jobs/[^/]+|POST /platform/jobs/[^/]+/resume", re.ASCII
-)
+_BY_KEY = re.compile(r"POST /api/jobs/([^/]+/stop)?|DELETE /api/jobs/[^/]+|POST /platform/jobs/[^/]+/resume", re.ASCII)
 """Requests that a session sends with its key: for jobs of one's own (`access.require`), new ones included."""
 
 _KIND, _PRINCIPAL = "mlplatform.kind", "mlplatform.principal"
@@ -254,7 +252,6 @@ class TokenAuth:
         if isinstance(found, Response):
             return found, scope
         return None, identified(scope, found)
-
 
     async def _cross_site(self, scope: Scope) -> Response | None:
         """Return the refusal of a request that changes something, and is a browser's or has a session for a credential.

@@ -38,13 +38,14 @@ class JobResults:
             (name for name in logged if not name.startswith("system/")), key=lambda name: ("loss" not in name, name)
         )[:_METRICS]
         models, *curves = await asyncio.gather(self._models(ids), *(self._curves(ids, name) for name in names))
+        by_name = dict(zip(names, curves, strict=True))
         return [
             api.Run(
                 id=info["run_id"],
                 name=info.get("run_name", ""),
                 status=info["status"],
                 page=f"#/experiments/{info['experiment_id']}/runs/{info['run_id']}",
-                metrics={name: of[info["run_id"]] for name, of in zip(names, curves) if info["run_id"] in of},
+                metrics={name: of[info["run_id"]] for name, of in by_name.items() if info["run_id"] in of},
                 models=models.get(info["run_id"], []),
             )
             for info in (run["info"] for run in runs)

@@ -1,4 +1,4 @@
-"""Routes of the front page: the page, the overview that it shows, login, links to a job's run and model; and the wheel."""
+"""Routes of the front page: the page, its overview, login, links to a job's run and model; and the wheel."""
 
 from __future__ import annotations
 

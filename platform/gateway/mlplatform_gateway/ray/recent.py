@@ -28,34 +28,36 @@ class RecentLoads:
     """The means; a job's are dropped an hour after the last of them."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, dict[int, tuple[int, Load]]] = {}
-        """By job and by minute: the number of measurements, and their mean."""
+        self._jobs: dict[str, dict[int, list[list[float]]]] = {}
+        """Sum and number of the measurements by job and minute, for each field of a load."""
 
     def add(self, loads: Mapping[str, Load], at: float) -> None:
         """Add measurements of some jobs at a time in seconds."""
         minute = int(at // 60)
         for job_id, load in loads.items():
-            minutes = self._jobs.setdefault(job_id, {})
-            count, mean = minutes.get(minute, (0, load))
-            minutes[minute] = count + 1, Load(*map(_mean, mean, load, [count + 1] * len(load)))
+            sums = self._jobs.setdefault(job_id, {}).setdefault(minute, [[0, 0] for _ in load])
+            for field, value in zip(sums, load, strict=True):
+                if value is not None:
+                    field[0] += value
+                    field[1] += 1
         for job_id, minutes in list(self._jobs.items()):
-            for old in [known for known in minutes if known <= minute - MINUTES]:
-                del minutes[old]
-            if not minutes:
+            kept = {known: sums for known, sums in minutes.items() if known > minute - MINUTES}
+            if kept:
+                self._jobs[job_id] = kept
+            else:
                 del self._jobs[job_id]
 
     def curve(self, job_id: str, at: float) -> dict[str, list[float | None]]:
-        """Return the means of a job up to a time by name, minute by minute; empty if it has none."""
+        """Return the means of a job up to a time, minute by minute, by name of the field; empty if it has none."""
         minutes, last = self._jobs.get(job_id, {}), int(at // 60)
-        shown = range(max(min(minutes, default=last + 1), last - MINUTES + 1), last + 1)
-        loads = [minutes.get(minute, (0, Load()))[1] for minute in shown]
-        return {name: [_rounded(value) for value in values] for name, values in zip(Load._fields, zip(*loads))}
+        if not minutes:
+            return {}
+        shown = range(max(min(minutes), last - MINUTES + 1), last + 1)
+        return {
+            name: [_mean(*minutes[minute][place]) if minute in minutes else None for minute in shown]
+            for place, name in enumerate(Load._fields)
+        }
 
 
-def _mean(before: float | None, value: float | None, count: int) -> float | None:
-    """Return the mean of `count` values, from that of those before the last one."""
-    return value if before is None else before if value is None else before + (value - before) / count
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 1)
+def _mean(total: float, number: float) -> float | None:
+    return round(total / number, 1) if number else None

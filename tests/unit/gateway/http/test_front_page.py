@@ -113,7 +113,9 @@ def test_page_shows_jobs_by_state_with_reason(started: StartedGateway, client: h
 
 def test_texts_never_become_markup() -> None:
     for script in SCRIPTS:
-        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", script.read_text()), script
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", script.read_text()), (
+            script
+        )
 
 
 def test_button_starts_environment_as_command_does() -> None:

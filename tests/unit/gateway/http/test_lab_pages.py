@@ -165,7 +165,8 @@ def test_browser_is_led_from_front_page(started: StartedGateway, client: httpx.C
     options: Any = {"headers": {"User-Agent": "Mozilla/5.0"}, "verify": NO_TLS, "timeout": BOUND_S}
     with httpx.Client(base_url=client.base_url, **options) as browser:
         browser.post(LOGIN_PAGE, data={"token": TOKEN})
-        assert 'href="/platform/jobs/mine/lab"' in browser.get("/platform/").text
+        (job,) = browser.get("/platform/overview").json()["jobs"]
+        assert (job["state"], job["relation"]) == ("RUNNING", "owner")  # the page links it
         led = browser.get("/platform/jobs/mine/lab")
     assert led.status_code == 303
     assert led.headers["location"].startswith("http://lab.localhost:")
