@@ -69,11 +69,10 @@ def create_app(config: GatewaySettings) -> FastAPI:
         people.secret_routes(parts.secrets),
         people.s3_key_routes(parts.storage_key, config.s3_endpoint_url, config.s3_port),
         mlflow.routes(parts.audit, parts.digests),
-        mlflow.result_routes(parts.runs, parts.results),
+        mlflow.result_routes(parts.runs, parts.tracking),
         notify.routes(parts.people, parts.sender),
         pages.routes(parts.check, parts.sessions),
         pages.overview_routes(parts.page),
-        pages.mlflow_routes(parts.runs, parts.pages, config.tool("MLflow")),
         pages.wheel_routes(config.wheels),
         ray_dashboard.routes(parts.grafana, parts.prometheus),
     ]

@@ -29,7 +29,6 @@ from mlplatform_gateway.mlflow import client as mlflow
 from mlplatform_gateway.mlflow.accounts import MlflowAccounts
 from mlplatform_gateway.mlflow.digests import ModelDigests
 from mlplatform_gateway.mlflow.rest import AsyncMlflowRest
-from mlplatform_gateway.mlflow.results import JobResults
 from mlplatform_gateway.monitoring import metrics
 from mlplatform_gateway.monitoring.disks import Disks
 from mlplatform_gateway.monitoring.outages import Outages
@@ -131,8 +130,6 @@ class Parts:
             *(self.overview, self.services.cluster, self.head, self.utilisation),
             *(config.tools, self.disks, self.explanations),
         )
-        self.pages = mlflow.JobPages(self.tracking) if self.tracking else None
-        self.results = JobResults(self.tracking) if self.tracking else None
 
     def loops(self) -> Sequence[Coroutine[Any, Any, None]]:
         """Return the background work of all features; none of it returns."""

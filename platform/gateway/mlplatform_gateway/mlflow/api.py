@@ -19,7 +19,8 @@ from mlplatform_gateway.http.request_body import JsonBody
 from mlplatform_gateway.jobs.housekeeping import JobRuns
 from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.mlflow.digests import ModelDigests
-from mlplatform_gateway.mlflow.results import JobResults, checkpoints
+from mlplatform_gateway.mlflow.rest import AsyncMlflowRest
+from mlplatform_gateway.mlflow.results import checkpoints, read_runs
 from mlplatform_gateway.people.rights import Verb
 
 _KIND = "mlflow"
@@ -60,7 +61,7 @@ def routes(audit: AuditLog, digests: ModelDigests) -> APIRouter:
     return router
 
 
-def result_routes(runs: JobRuns, results: JobResults | None) -> APIRouter:
+def result_routes(runs: JobRuns, client: AsyncMlflowRest | None) -> APIRouter:
     """Return the route `GET /platform/jobs/{job_id}/results`; without MLflow, jobs have no runs."""
     router = APIRouter()
 
@@ -69,6 +70,6 @@ def result_routes(runs: JobRuns, results: JobResults | None) -> APIRouter:
         """Runs of a job at MLflow, with curves of their metrics and with models, and its checkpoints."""
         ids = [run.run_id for run in await runs.of(job.id)]
         folder, names = await anyio.to_thread.run_sync(checkpoints, job.id)
-        return Results(runs=await results.runs(ids) if results else [], checkpoints=names, folder=folder)
+        return Results(runs=await read_runs(client, ids) if client else [], checkpoints=names, folder=folder)
 
     return router

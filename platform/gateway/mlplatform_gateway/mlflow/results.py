@@ -6,7 +6,8 @@ import asyncio
 import math
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import quote
 
 from mlplatform.api import results as api
@@ -20,59 +21,64 @@ _RUNS, _METRICS, _POINTS = 20, 24, 300
 _CHECKPOINT = re.compile(r"(?:.*/)?checkpoint_[^/]+(?=/)")
 
 
-class JobResults:
-    """Reader of the runs; raises UnreachableError or AccessError, as `close_runs` does."""
+async def read_runs(client: AsyncMlflowRest, run_ids: Sequence[str]) -> list[api.Run]:
+    """Return those of some runs that were not deleted, 20 at most.
 
-    def __init__(self, client: AsyncMlflowRest) -> None:
-        self._client = client
+    Raises:
+        UnreachableError, AccessError: as `close_runs`.
+    """
+    found = await asyncio.gather(*(get_run(client, run_id) for run_id in run_ids[:_RUNS]))
+    runs = [run for run in found if run and run["info"]["lifecycle_stage"] == "active"]
+    if not runs:
+        return []
+    ids = [run["info"]["run_id"] for run in runs]
+    logged = {metric["key"] for run in runs for metric in run["data"].get("metrics", [])}
+    own = [name for name in logged if not name.startswith("system/")]
+    names = sorted(own, key=lambda name: ("loss" not in name, name))[:_METRICS]
+    versions, *curves = await asyncio.gather(_versions(client, ids), *(_curves(client, ids, name) for name in names))
+    by_name = dict(zip(names, curves, strict=True))
+    return [_shown(run, by_name, versions) for run in runs]
 
-    async def runs(self, run_ids: Sequence[str]) -> list[api.Run]:
-        """Return those of the runs that were not deleted, 20 at most."""
-        found = await asyncio.gather(*(get_run(self._client, run_id) for run_id in run_ids[:_RUNS]))
-        runs = [run for run in found if run and run["info"]["lifecycle_stage"] == "active"]
-        if not runs:
-            return []
-        ids = [run["info"]["run_id"] for run in runs]
-        logged = {metric["key"] for run in runs for metric in run["data"].get("metrics", [])}
-        names = sorted(
-            (name for name in logged if not name.startswith("system/")), key=lambda name: ("loss" not in name, name)
-        )[:_METRICS]
-        models, *curves = await asyncio.gather(self._models(ids), *(self._curves(ids, name) for name in names))
-        by_name = dict(zip(names, curves, strict=True))
-        return [
-            api.Run(
-                id=info["run_id"],
-                name=info.get("run_name", ""),
-                status=info["status"],
-                page=f"#/experiments/{info['experiment_id']}/runs/{info['run_id']}",
-                metrics={name: of[info["run_id"]] for name, of in by_name.items() if info["run_id"] in of},
-                models=models.get(info["run_id"], []),
-            )
-            for info in (run["info"] for run in runs)
-        ]
 
-    async def _curves(self, run_ids: list[str], name: str) -> dict[str, api.Curve]:
-        """Return a metric's curve by run."""
-        query = {"run_ids": run_ids, "metric_key": name, "max_results": _POINTS}
-        found = await self._client.call("GET", "metrics/get-history-bulk-interval", query)
-        curves: dict[str, api.Curve] = defaultdict(lambda: api.Curve(steps=[], values=[]))
-        for point in found.get("metrics", []):
-            curve, value = curves[point["run_id"]], float(point.get("value", 0))
-            curve.steps.append(int(point.get("step", 0)))
-            curve.values.append(value if math.isfinite(value) else None)
-        return curves
+async def _curves(client: AsyncMlflowRest, run_ids: list[str], name: str) -> dict[str, api.Curve]:
+    """Return a metric's curve by run."""
+    query = {"run_ids": run_ids, "metric_key": name, "max_results": _POINTS}
+    found = await client.call("GET", "metrics/get-history-bulk-interval", query)
+    curves: dict[str, api.Curve] = defaultdict(lambda: api.Curve(steps=[], values=[]))
+    for point in found.get("metrics", []):
+        curve, value = curves[point["run_id"]], float(point.get("value", 0))
+        curve.steps.append(int(point.get("step", 0)))
+        curve.values.append(value if math.isfinite(value) else None)
+    return curves
 
-    async def _models(self, run_ids: list[str]) -> dict[str, list[api.ModelVersion]]:
-        """Return the registered versions of models by run."""
-        named = ", ".join(f"'{run_id}'" for run_id in run_ids)
-        query = {"filter": f"run_id IN ({named})", "max_results": 100}
-        found = await self._client.call("GET", "model-versions/search", query)
-        models: dict[str, list[api.ModelVersion]] = defaultdict(list)
-        for version in found.get("model_versions", []):
-            name, number = version["name"], str(version["version"])
-            page = f"#/models/{quote(name, safe='')}/versions/{number}"
-            models[version.get("run_id", "")].append(api.ModelVersion(name=name, version=number, page=page))
-        return models
+
+async def _versions(client: AsyncMlflowRest, run_ids: list[str]) -> list[dict[str, Any]]:
+    """Return the registered versions of models that some runs have logged, as MLflow describes them."""
+    named = ", ".join(f"'{run_id}'" for run_id in run_ids)
+    query = {"filter": f"run_id IN ({named})", "max_results": 100}
+    return list((await client.call("GET", "model-versions/search", query)).get("model_versions", []))
+
+
+def _shown(run: Mapping[str, Any], curves: Mapping[str, Mapping[str, api.Curve]], versions: list[Any]) -> api.Run:
+    """Return a run with its curves, by metric and run, and with those of the registered versions that are its own."""
+    info = run["info"]
+    run_id, experiment = info["run_id"], f"#/experiments/{info['experiment_id']}"
+    own = [one for one in versions if one.get("run_id") == run_id]
+    models = [
+        api.Model(name=name, version=number, page=f"#/models/{quote(name, safe='')}/versions/{number}")
+        for name, number in ((one["name"], str(one["version"])) for one in own)
+    ]
+    logged = {output["model_id"] for output in run.get("outputs", {}).get("model_outputs", [])}
+    for model_id in sorted(logged - {one.get("model_id") for one in own}):
+        models.append(api.Model(name=model_id, version=None, page=f"{experiment}/models/{model_id}"))
+    return api.Run(
+        id=run_id,
+        name=info.get("run_name", ""),
+        status=info["status"],
+        page=f"{experiment}/runs/{run_id}",
+        metrics={name: by_run[run_id] for name, by_run in curves.items() if run_id in by_run},
+        models=models,
+    )
 
 
 def checkpoints(job_id: str) -> tuple[str, list[str]]:

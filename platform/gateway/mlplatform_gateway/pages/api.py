@@ -1,4 +1,4 @@
-"""Routes of the front page: the page, its overview, login, links to a job's run and model; and the wheel."""
+"""Routes of the front page: the page, its overview and the login; and the wheel."""
 
 from __future__ import annotations
 
@@ -26,14 +26,10 @@ from starlette.staticfiles import StaticFiles
 from mlplatform.api import overview as api
 from mlplatform.errors import UnreachableError
 from mlplatform_gateway.http import request_body
-from mlplatform_gateway.http.access import OPEN, USERS, User, of_job
+from mlplatform_gateway.http.access import OPEN, USERS, User
 from mlplatform_gateway.http.auth import FRONT_PAGE, INVALID, LOGIN_PAGE, STATIC, WHEELS, TokenCheck
-from mlplatform_gateway.jobs.housekeeping import JobRuns
-from mlplatform_gateway.jobs.schema import JobRow
-from mlplatform_gateway.mlflow.client import JobPages
 from mlplatform_gateway.pages.overview import FrontPage
 from mlplatform_gateway.people.api import open_session, set_session
-from mlplatform_gateway.people.rights import Verb
 from mlplatform_gateway.people.sessions import Sessions
 from mlplatform_gateway.settings import Tool
 
@@ -52,7 +48,6 @@ _Follow = Annotated[
         description="1 for server-sent events: at first everything, then the fields that have changed, as they change."
     ),
 ]
-_Job = Annotated[JobRow, of_job(Verb.METADATA)]
 
 
 def routes(check: TokenCheck, sessions: Sessions) -> APIRouter:
@@ -106,36 +101,6 @@ def overview_routes(page: FrontPage) -> APIRouter:
         if follow != "1":
             return await read()
         return StreamingResponse(_events(page, read), media_type="text/event-stream", headers=_HEADERS)
-
-    return router
-
-
-def mlflow_routes(runs: JobRuns, pages: JobPages | None, mlflow: Tool | None) -> APIRouter:
-    """Return the routes that lead to a job's pages at MLflow.
-
-    Args:
-        runs: record of the jobs' runs.
-        pages: finds a job's pages; None without MLflow.
-        mlflow: MLflow's page; None without one.
-    """
-    router = APIRouter(include_in_schema=False)
-
-    async def lead(
-        request: Request, job: JobRow, find: Callable[[JobPages, list[str]], Awaitable[str | None]], missing: str
-    ) -> Response:
-        if pages and mlflow:
-            ids = [run.run_id for run in await runs.of(job.id)]
-            if page := await find(pages, ids):
-                return RedirectResponse(f"{_address(request, mlflow)}/{page}", 303)
-        return PlainTextResponse(f"Job {job.id} {missing}.", 404)
-
-    @router.get("/platform/jobs/{job_id}/run")
-    async def run(request: Request, job: _Job) -> Response:
-        return await lead(request, job, JobPages.run, "has no run at MLflow")
-
-    @router.get("/platform/jobs/{job_id}/model")
-    async def model(request: Request, job: _Job) -> Response:
-        return await lead(request, job, JobPages.model, "has logged no model")
 
     return router
 

@@ -41,17 +41,7 @@ _OLD_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class View:
-    """The overview, before it is made for one reader.
-
-    Attributes:
-        jobs: open jobs and those that ended last; of those that wait, first the queue in its order.
-        queue: places of shown jobs that wait for resources, by id.
-        queue_time: time for which the queue holds, if that is long ago; None otherwise.
-        nodes: nodes of the cluster; empty if Ray's head does not answer.
-        loads: load of each running job that is shown, by id.
-        problems: reasons why there are no nodes, and why new jobs are rejected.
-        down: titles of the tools that do not answer.
-    """
+    """The overview, before it is made for one reader; `down` has the titles of the tools that do not answer."""
 
     jobs: ShownJobs
     queue: Mapping[str, api.QueuePlace]
@@ -146,7 +136,7 @@ class FrontPage:
             return [], {}, f"Ray's head has not listed its nodes within {LISTING_SECONDS:g} s."
         held = holdings_in(actors, cluster.jobs.values(), cluster.names)
         use = await self._utilisation.of(cluster)
-        memory = {node.name: (node.memory_used, node.memory_total) for node in use.nodes}
+        measured = {node.name: node for node in use.nodes}
         # The head declares no CPUs: it runs no jobs.
         return (
             [
@@ -155,8 +145,8 @@ class FrontPage:
                     alive=node.alive,
                     cpus=node.total["CPU"],
                     cpus_reserved=node.total["CPU"] - node.free.get("CPU", 0),
-                    memory_used=memory.get(node.name, (None, None))[0],
-                    memory_total=memory.get(node.name, (None, None))[1],
+                    memory_used=measured[node.name].memory_used if node.name in measured else None,
+                    memory_total=measured[node.name].memory_total if node.name in measured else None,
                     shares=shares_of(node.name, node.total.get("GPU", 0), node.free.get("GPU", 0), held),
                     gpus=[GpuUse.model_validate(gpu) for gpu in use.gpus if gpu.node == node.name and gpu.memory_total],
                 )

@@ -14,11 +14,11 @@ class Curve(Answer):
     values: list[float | None] = Field(description="Null for a value that is not finite.")
 
 
-class ModelVersion(Answer):
-    """A registered version of a model."""
+class Model(Answer):
+    """A model that a run has logged."""
 
     name: str
-    version: str
+    version: str | None = Field(description="Null unless it is registered.")
     page: str = Field(description="Path of its page below MLflow's address.")
 
 
@@ -30,7 +30,7 @@ class Run(Answer):
     status: str
     page: str = Field(description="Path of its page below MLflow's address.")
     metrics: dict[str, Curve] = Field(description="By name, those that are called a loss first; without the system's.")
-    models: list[ModelVersion]
+    models: list[Model]
 
 
 class Results(Answer):

@@ -48,8 +48,6 @@ TABLE: dict[tuple[str, str], Asked] = {
     ("GET", "/platform/jobs/{job_id}"): Asked("/platform/jobs/hers", USERS),
     ("GET", "/platform/jobs/{job_id}/log"): Asked("/platform/jobs/hers/log", READ),
     ("POST", "/platform/jobs/{job_id}/resume"): Asked("/platform/jobs/hers/resume", CONTROL),
-    ("GET", "/platform/jobs/{job_id}/run"): Asked("/platform/jobs/hers/run", READ),
-    ("GET", "/platform/jobs/{job_id}/model"): Asked("/platform/jobs/hers/model", READ),
     ("GET", "/api/jobs/"): Asked("/api/jobs/", USERS),
     ("POST", "/api/jobs/"): Asked("/api/jobs/", USERS, {"json": {"entrypoint": "true"}}),
     ("GET", "/api/jobs/{job_id}"): Asked("/api/jobs/hers", USERS),

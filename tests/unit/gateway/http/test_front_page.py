@@ -57,7 +57,7 @@ def log_in(browser: httpx.Client) -> httpx.Response:
     return browser.post(LOGIN_PAGE, data={"token": f" {TOKEN}\n"})
 
 
-@pytest.mark.parametrize("path", [FRONT_PAGE, "/platform/jobs/mine/run"])
+@pytest.mark.parametrize("path", [FRONT_PAGE, "/platform/jobs/mine/log"])
 def test_person_without_session_sees_login(browser: httpx.Client, path: str) -> None:
     answer = browser.get(path)
     assert (answer.status_code, answer.url.path) == (200, LOGIN_PAGE)
@@ -183,14 +183,6 @@ def test_changed_job_reaches_open_page(started: StartedGateway, browser: httpx.C
         changed = next(contents)
     assert [job["id"] for job in changed["jobs"]] == ["mine", "later"]
     assert changed.keys() == {"jobs", "counts"}
-
-
-@pytest.mark.parametrize("page", ["run", "model"])
-def test_missing_page_at_mlflow_is_named(browser: httpx.Client, page: str) -> None:
-    log_in(browser)
-    answer = browser.get(f"/platform/jobs/mine/{page}")
-    assert answer.status_code == 404
-    assert "mine" in answer.text
 
 
 def share(amount: float, job: str = "", free: bool = False) -> Share:

@@ -22,7 +22,9 @@ NAMES = ["accuracy", "val_loss", "system/cpu", "train_loss"]
 def run_named(run_id: str, stage: str = "active") -> dict[str, Any]:
     info = {"run_id": run_id, "run_name": f"name of {run_id}", "experiment_id": "3", "status": "RUNNING"}
     metrics = [{"key": name, "value": 1.0} for name in NAMES]
-    return {"run": {"info": {**info, "lifecycle_stage": stage}, "data": {"metrics": metrics}}}
+    models = [{"model_id": model_id, "step": "0"} for model_id in ("m-1", "m-2") if run_id == "own"]
+    run = {"info": {**info, "lifecycle_stage": stage}, "data": {"metrics": metrics}}
+    return {"run": {**run, "outputs": {"model_outputs": models}}}
 
 
 def mlflow(method: str, path: str) -> tuple[int, str]:
@@ -42,7 +44,9 @@ def mlflow(method: str, path: str) -> tuple[int, str]:
         return 200, json.dumps({"metrics": points})
     if address.path == f"{API}/model-versions/search":
         assert query["filter"] == ["run_id IN ('own', 'second')"]
-        return 200, json.dumps({"model_versions": [{"name": "a/b", "version": "4", "run_id": "own"}]})
+        return 200, json.dumps(
+            {"model_versions": [{"name": "a/b", "version": "4", "run_id": "own", "model_id": "m-1"}]}
+        )
     return 404, "{}"
 
 
@@ -69,7 +73,10 @@ def test_runs_have_curves_losses_first(started: StartedGateway, client: httpx.Cl
     assert (first["id"], first["name"], first["page"]) == ("own", "name of own", "#/experiments/3/runs/own")
     assert list(first["metrics"]) == ["train_loss", "val_loss", "accuracy"]
     assert first["metrics"]["val_loss"] == {"steps": [0, 10, 20], "values": [2.5, None, 0.5]}
-    assert first["models"] == [{"name": "a/b", "version": "4", "page": "#/models/a%2Fb/versions/4"}]
+    assert first["models"] == [
+        {"name": "a/b", "version": "4", "page": "#/models/a%2Fb/versions/4"},
+        {"name": "m-2", "version": None, "page": "#/experiments/3/models/m-2"},
+    ]
     assert (second["id"], second["models"]) == ("second", [])
 
 

@@ -167,7 +167,7 @@ async function showResults(here) {
       const key = element("span", { className: `key c${index % 6}` });
       return ["Run ", key, link(run.page, run.name || run.id), ` ${run.status.toLowerCase()}`];
     }),
-    ...runs.flatMap((run) => run.models).map((model) => ["Model ", link(model.page, `${model.name} ${model.version}`)]),
+    ...runs.flatMap((run) => run.models).map((model) => ["Model ", link(model.page, `${model.name} ${model.version ?? ""}`)]),
     ...checkpoints.map((name) => ["Checkpoint ", element("code", {}, `${folder}/${name}`)]),
   ];
   results.replaceChildren(

@@ -184,8 +184,7 @@ export function notices(job) {
 function links(job) {
   if (!readable(job)) return null;
   const curves = element("a", { href: `#/jobs/${encodeURIComponent(job.id)}` }, "loss curves");
-  const pages = ["log", "run", "model"].map((page) => [" ", element("a", { href: address(job, page) }, page)]);
-  return element("span", { className: "links" }, curves, ...pages.flat());
+  return element("span", { className: "links" }, curves, " ", element("a", { href: address(job, "log") }, "log"));
 }
 
 function showLoads() {
