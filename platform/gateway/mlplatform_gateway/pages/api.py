@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,12 +43,7 @@ _FORM_BYTES = 4 << 10
 
 _HEADERS = {"Cache-Control": "no-store"}
 
-_Follow = Annotated[
-    str,
-    Query(
-        description="1 for server-sent events: at first everything, then the fields that have changed, as they change."
-    ),
-]
+_Follow = Annotated[str, Query(description="1 for server-sent events: everything at first, then fields that change.")]
 
 
 def routes(check: TokenCheck, sessions: Sessions) -> APIRouter:
@@ -88,16 +84,8 @@ def overview_routes(page: FrontPage) -> APIRouter:
 
     @router.get("/platform/overview", response_model=api.Overview)
     async def overview(request: Request, principal: User, follow: _Follow = "0") -> Any:
-        """Jobs, queue, nodes and loads at a glance; with their load over the last hour."""
-
-        async def read() -> api.Overview:
-            view = await page.view()
-            tools = [
-                api.Tool(title=tool.title, address=_address(request, tool), healthy=tool.title not in view.down)
-                for tool in page.tools
-            ]
-            return page.overview(view, principal, tools)
-
+        """Jobs, queue, nodes and loads at a glance; with the jobs' load over the last hour."""
+        read = partial(page.read, principal, partial(_address, request))
         if follow != "1":
             return await read()
         return StreamingResponse(_events(page, read), media_type="text/event-stream", headers=_HEADERS)

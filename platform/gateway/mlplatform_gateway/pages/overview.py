@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -30,7 +30,7 @@ from mlplatform_gateway.ray.utilisation import UtilisationSource, loads_in
 from mlplatform_gateway.settings import Tool
 
 FRESH_SECONDS = 1.0
-"""Age up to which a view is shown to others."""
+"""Age up to which what was gathered is shown to others."""
 
 _CHECK_SECONDS = 5.0
 """Interval between two checks of the tools while somebody looks at the page."""
@@ -40,7 +40,7 @@ _OLD_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class View:
+class _View:
     """The overview, before it is made for one reader; `down` has the titles of the tools that do not answer."""
 
     jobs: ShownJobs
@@ -53,7 +53,7 @@ class View:
 
 
 class FrontPage:
-    """Source of views, each of which is shown to everybody who looks at that time."""
+    """Source of overviews; what they have in common is gathered once for everybody who looks at that time."""
 
     def __init__(
         self,
@@ -69,12 +69,12 @@ class FrontPage:
         self._cluster = cluster
         self._head = head
         self._utilisation = utilisation
-        self.tools = tools
+        self._tools = tools
         self._disks = disks
         self._explanations = explanations
         self._outages = Outages({tool.title: tool.health for tool in tools})
         self._checked = self._read = float("-inf")
-        self._last: View | None = None
+        self._last: _View | None = None
         self._lock = asyncio.Lock()
 
     async def close(self) -> None:
@@ -85,8 +85,30 @@ class FrontPage:
         """Return the reason why the database may not answer; empty if no disk is full."""
         return await self._disks.problem(full=True)
 
-    async def view(self) -> View:
-        """Return the current view; raises UnreachableError while the database is unavailable."""
+    async def read(self, principal: Principal, address: Callable[[Tool], str]) -> api.Overview:
+        """Return the overview as a principal may see it; `address` returns that of a tool for the principal's browser.
+
+        Raises:
+            UnreachableError: the database is unavailable.
+        """
+        view = await self._view()
+        shown = (*view.jobs.running, *view.jobs.waiting, *view.jobs.ended)
+        curves = {job_id: self._utilisation.recent.curve(job_id, time.time()) for job_id in view.loads}
+        return api.Overview(
+            jobs=[_shown(job, view.queue.get(job.id), principal) for job in shown],
+            counts=view.jobs.counts,
+            nodes=view.nodes,
+            loads={job_id: api.Load.model_validate(load) for job_id, load in view.loads.items()},
+            curves={job_id: api.LoadCurve(**curve) for job_id, curve in curves.items() if curve},
+            tools=[
+                api.Tool(title=tool.title, address=address(tool), healthy=tool.title not in view.down)
+                for tool in self._tools
+            ],
+            problems=view.problems,
+            queue_time=view.queue_time,
+        )
+
+    async def _view(self) -> _View:
         async with self._lock:
             if self._last is None or time.monotonic() - self._read > FRESH_SECONDS:
                 (jobs, queue, at), (nodes, loads, problem), down, full = await asyncio.gather(
@@ -97,24 +119,9 @@ class FrontPage:
                     share.user = users.get(share.job, "")
                 loads = {job.id: loads[job.id] for job in jobs.running if job.id in loads}
                 problems = [text for text in (full, problem) if text]
-                self._last = View(jobs, queue, at, nodes, loads, problems, down)
+                self._last = _View(jobs, queue, at, nodes, loads, problems, down)
                 self._read = time.monotonic()
             return self._last
-
-    def overview(self, view: View, principal: Principal, tools: Sequence[api.Tool]) -> api.Overview:
-        """Return a view as a reader may see it, with the tools at the addresses of the reader's browser."""
-        shown = (*view.jobs.running, *view.jobs.waiting, *view.jobs.ended)
-        curves = {job_id: self._utilisation.recent.curve(job_id, time.time()) for job_id in view.loads}
-        return api.Overview(
-            jobs=[_shown(job, view.queue.get(job.id), principal) for job in shown],
-            counts=view.jobs.counts,
-            nodes=view.nodes,
-            loads={job_id: api.Load.model_validate(load) for job_id, load in view.loads.items()},
-            curves={job_id: api.LoadCurve(**curve) for job_id, curve in curves.items() if curve},
-            tools=tools,
-            problems=view.problems,
-            queue_time=view.queue_time,
-        )
 
     async def _queue(self) -> tuple[ShownJobs, dict[str, api.QueuePlace], datetime | None]:
         """Return the jobs, those that wait for resources in their order, with what there is to say of these."""

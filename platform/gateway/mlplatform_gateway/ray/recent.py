@@ -40,19 +40,17 @@ class RecentLoads:
                 if value is not None:
                     field[0] += value
                     field[1] += 1
-        for job_id, minutes in list(self._jobs.items()):
-            kept = {known: sums for known, sums in minutes.items() if known > minute - MINUTES}
-            if kept:
-                self._jobs[job_id] = kept
-            else:
-                del self._jobs[job_id]
+        for minutes in self._jobs.values():
+            for old in [known for known in minutes if known < minute - MINUTES]:
+                del minutes[old]
+        self._jobs = {job_id: minutes for job_id, minutes in self._jobs.items() if minutes}
 
     def curve(self, job_id: str, at: float) -> dict[str, list[float | None]]:
-        """Return the means of a job up to a time, minute by minute, by name of the field; empty if it has none."""
-        minutes, last = self._jobs.get(job_id, {}), int(at // 60)
+        """Return the means of a job for the full minutes before a time, by name of the field; empty if it has none."""
+        minutes, present = self._jobs.get(job_id, {}), int(at // 60)
         if not minutes:
             return {}
-        shown = range(max(min(minutes), last - MINUTES + 1), last + 1)
+        shown = range(max(min(minutes), present - MINUTES), present)
         return {
             name: [_mean(*minutes[minute][place]) if minute in minutes else None for minute in shown]
             for place, name in enumerate(Load._fields)

@@ -119,15 +119,12 @@ def loads_in(use: Utilisation) -> dict[str, Load]:
     found = {}
     for job_id in {*processes, *(job_id for gpu in use.gpus for job_id in gpu.holders)}:
         held = [gpu for gpu in use.gpus if gpu.holders.get(job_id)]
-        percents = [(gpu.percent, gpu.holders[job_id]) for gpu in held if gpu.percent is not None]
+        busy = [(gpu.percent, gpu.holders[job_id]) for gpu in held if gpu.percent is not None]
+        percent = sum(percent * part for percent, part in busy) / sum(part for _, part in busy) if busy else None
         memory = [gpu.memory_of[job_id] for gpu in held if job_id in gpu.memory_of]
         job = processes.get(job_id)
-        found[job_id] = Load(
-            sum(percent * part for percent, part in percents) / sum(part for _, part in percents) if percents else None,
-            sum(memory) if memory else None,
-            job.cpus if job else None,
-            job.memory if job else None,
-        )
+        of_processes = (job.cpus, job.memory) if job else (None, None)
+        found[job_id] = Load(percent, sum(memory) if memory else None, *of_processes)
     return found
 
 

@@ -75,7 +75,7 @@ class Load(Answer):
 
 
 class LoadCurve(Answer):
-    """Means per minute of the last hour, the present minute last; null where nothing was measured."""
+    """Means per full minute of the last hour, the latest last; null where nothing was measured."""
 
     gpu: list[float | None]
     gpu_memory: list[float | None]

@@ -12,7 +12,7 @@ def test_minute_has_mean_of_its_measurements() -> None:
     recent = RecentLoads()
     for second, gpu in ((0, 90.0), (20, 60.0), (40, None), (59, 30.0)):
         recent.add({"job": Load(gpu, cpus=2.0)}, NOON + second)
-    curve = recent.curve("job", NOON + 59)
+    curve = recent.curve("job", NOON + 60)
     assert curve["cpus"] == [2.0]
     assert curve["gpu"] == [60.0]
     assert curve["memory"] == [None]
@@ -22,7 +22,7 @@ def test_curve_ends_now_and_has_gaps() -> None:
     recent = RecentLoads()
     for minute in (0, 2):
         recent.add({"job": Load(float(minute))}, NOON + 60 * minute)
-    assert recent.curve("job", NOON + 240)["gpu"] == [0.0, None, 2.0, None, None]
+    assert recent.curve("job", NOON + 300)["gpu"] == [0.0, None, 2.0, None, None]
 
 
 def test_curve_forgets_what_is_older_than_an_hour() -> None:
@@ -31,7 +31,7 @@ def test_curve_forgets_what_is_older_than_an_hour() -> None:
     for minute in range(90):
         recent.add({"job": Load(float(minute))}, NOON + 60 * minute)
     assert recent.curve("ended", NOON + 60 * 89) == {}
-    assert recent.curve("job", NOON + 60 * 89)["gpu"] == [float(minute) for minute in range(30, 90)]
+    assert recent.curve("job", NOON + 60 * 90)["gpu"] == [float(minute) for minute in range(30, 90)]
     assert len(recent.curve("job", NOON + 60 * 100)["gpu"]) == MINUTES
 
 

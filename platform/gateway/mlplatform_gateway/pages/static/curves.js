@@ -39,7 +39,7 @@ export function bar(value, most) {
   return element("span", { className: "bar" }, level);
 }
 
-/** The last hour, the present minute at the right. */
+/** The last hour, the latest minute at the right. */
 function sparkline(values, top) {
   const start = HOUR - values.length;
   const height = (value) => 20 - (19 * value) / (top || 1);
