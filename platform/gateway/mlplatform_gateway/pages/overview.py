@@ -46,9 +46,9 @@ class _View:
     jobs: ShownJobs
     queue: Mapping[str, api.QueuePlace]
     queue_time: datetime | None
-    nodes: Sequence[api.Node]
+    nodes: list[api.Node]
     loads: Mapping[str, Load]
-    problems: Sequence[str]
+    problems: list[str]
     down: frozenset[str]
 
 
@@ -174,12 +174,12 @@ class FrontPage:
 def shares_of(node: str, total: float, free: float, held: Sequence[Holding]) -> list[api.Share]:
     """Return the shares of a node's GPUs: each job's, then what is in use by an unknown job, then what is free."""
     here = [holding for holding in held if holding.node == node and holding.amounts.get("GPU", 0) > 0]
-    shares = [api.Share(amount=holding.amounts["GPU"], job=holding.job_id, user="") for holding in here]
+    shares = [api.Share(amount=holding.amounts["GPU"], job=holding.job_id) for holding in here]
     unknown = total - free - sum(share.amount for share in shares)
     # Ray's usage is a few seconds older than its list of actors.
     free = max(0.0, total - sum(share.amount for share in shares) - max(unknown, 0.0))
-    shares += [api.Share(amount=round(unknown, 4), user="")] if unknown > 1e-6 else []
-    return [*shares, *([api.Share(amount=round(free, 4), user="", free=True)] if free > 1e-6 else [])]
+    shares += [api.Share(amount=round(unknown, 4))] if unknown > 1e-6 else []
+    return [*shares, *([api.Share(amount=round(free, 4), free=True)] if free > 1e-6 else [])]
 
 
 def _places(found: Explained) -> dict[str, api.QueuePlace]:

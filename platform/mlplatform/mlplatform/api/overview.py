@@ -21,8 +21,8 @@ class Share(Answer):
     """GPUs of a node that one job holds, or that nobody holds."""
 
     amount: float
-    job: str = Field("", description="The holder; empty if they are free or if Ray does not tell.")
-    user: str = Field("", description="The holder's user.")
+    job: str = Field(default="", description="The holder; empty if they are free or if Ray does not tell.")
+    user: str = Field(default="", description="The holder's user.")
     free: bool = False
 
 

@@ -186,7 +186,7 @@ def test_changed_job_reaches_open_page(started: StartedGateway, browser: httpx.C
 
 
 def share(amount: float, job: str = "", free: bool = False) -> Share:
-    return Share(amount=amount, job=job, user="", free=free)
+    return Share(amount=amount, job=job, free=free)
 
 
 @pytest.mark.parametrize(

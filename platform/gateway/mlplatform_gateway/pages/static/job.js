@@ -66,7 +66,7 @@ async function refresh() {
   }
   showResults(here);
   if (!first) return;
-  here.log = followed(address(here.job, "log"));
+  here.log = followed(address(here.job, "log"), () => isOpen(here.job));
   page.append(here.log);
   here.timer = setInterval(() => document.hidden || !isOpen(here.job) || showResults(here), RESULTS_MS);
 }

@@ -5,8 +5,8 @@ const KEPT = 5000; // lines; the whole log is one click away
 const OMITTED = /^mlplatform: [\d.]+ MiB of this log \((\d+) lines\) were omitted here\.$/;
 const RETRY_MS = 2000;
 
-/** The element of a log; `close()` ends it. */
-export function followed(address) {
+/** The element of a log, which is followed as long as `grows()`; `close()` ends it. */
+export function followed(address, grows) {
   const lines = [];
   let [read, unfinished, connection, drawn] = [0, "", null, null];
   const text = element("pre", { tabIndex: 0 });
@@ -50,8 +50,9 @@ export function followed(address) {
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       for (let part = await reader.read(); !part.done; part = await reader.read()) accept(part.value);
     } catch {
-      if (!signal.aborted) setTimeout(() => signal.aborted || follow(), RETRY_MS);
+      // The gateway has restarted, or the page was closed.
     }
+    if (grows()) setTimeout(() => signal.aborted || follow(), RETRY_MS);
   };
   // As the overview: a hidden page does not listen.
   const turned = () => {

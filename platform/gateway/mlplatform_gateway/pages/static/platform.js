@@ -64,7 +64,8 @@ function showNodes() {
     const className = `holder ${holder === "free" ? "free" : color(holder)}`;
     return element("span", { className }, element("strong", {}, figure(amount)), ` ${holder}`);
   });
-  show(at("#nodes"), overview.nodes, (node) => node.name, nodeCard, "No node has joined yet.");
+  const nodes = [...overview.nodes].sort((one, two) => !one.shares.length - !two.shares.length); // GPUs first
+  show(at("#nodes"), nodes, (node) => node.name, nodeCard, "No node has joined yet.");
 }
 
 function nodeCard(node) {
@@ -129,6 +130,7 @@ function showJobs() {
 
 /** Offer the persons, teams and states of the jobs, and the filter's own, so that it can be seen and undone. */
 function showChoices(jobs) {
+  at("#filters").hidden = !jobs.length;
   for (const [name, value] of Object.entries(OF_JOB)) {
     const offered = [...new Set([...jobs.map(value), filter[name]])].filter(Boolean).sort();
     const select = at(`#filters [name=${name}]`);
@@ -184,7 +186,8 @@ export function notices(job) {
 function links(job) {
   if (!readable(job)) return null;
   const curves = element("a", { href: `#/jobs/${encodeURIComponent(job.id)}` }, "loss curves");
-  return element("span", { className: "links" }, curves, " ", element("a", { href: address(job, "log") }, "log"));
+  const log = element("a", { href: address(job, "log") }, "log");
+  return element("span", { className: "links" }, job.environment ? log : [curves, " ", log]);
 }
 
 function showLoads() {
