@@ -37,7 +37,7 @@ from mlplatform_gateway.jobs.store import JobStore
 from mlplatform_gateway.jobs.submission import Submission
 from mlplatform_gateway.jobs.views import assign, check_team, details_for, listed_for, of_ray_for
 from mlplatform_gateway.packages.store import Packages, package_names
-from mlplatform_gateway.people.rights import Verb, may
+from mlplatform_gateway.people.rights import Verb, allows, relation
 from mlplatform_gateway.people.store import People
 from mlplatform_gateway.ray.cluster import LISTING_SECONDS, Cluster
 from mlplatform_gateway.ray.head import RayHead
@@ -103,15 +103,16 @@ def routes(services: Services, reconciler: Reconciler, admission: Admission, pro
     @router.get("/platform/jobs/{job_id}", responses=errors(404))
     async def show_attempts(request: Request, job: _Shown) -> api.JobWithAttempts:
         """A job with its attempts: Ray's details, the job's own state, and its attempts in order."""
-        everything = may(principal_of(request.scope), Verb.METADATA, job.person, job.team)
+        to_job = relation(principal_of(request.scope), job.person, job.team)
         return api.JobWithAttempts(
             **details_for(request, job),
             state=job.state,
+            relation=to_job,
             limit_s=job.limit_s,
             max_restarts_on_loss=job.max_restarts_on_loss,
             max_restarts_on_failure=job.max_restarts_on_failure,
             resources=entry_amounts(job),
-            attempts=[public_attempt(attempt, everything) for attempt in job.attempts],
+            attempts=[public_attempt(attempt, allows(to_job, Verb.METADATA)) for attempt in job.attempts],
         )
 
     return router

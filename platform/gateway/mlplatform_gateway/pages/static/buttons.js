@@ -18,13 +18,13 @@ export function keepKey(hash) {
   return "";
 }
 
-/** Send a change; return the answer, or lead to the log-in if this tab has no key. */
+/** Send a change and return the answer; lead to the log-in if this tab has no key. */
 async function send(method, path, body) {
-  const headers = { "Content-Type": "application/json", "X-MLPlatform-Key": sessionStorage.getItem("key") ?? "" };
-  const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body) });
-  const text = await answer.text();
-  if (answer.status === 403 && text.includes("log in again")) location.assign("/platform/login");
-  return { ok: answer.ok, status: answer.status, text };
+  const key = sessionStorage.getItem("key");
+  if (!key) location.assign("/platform/login");
+  const headers = { "Content-Type": "application/json", "X-MLPlatform-Key": key };
+  const answer = key && (await fetch(path, { method, headers, body: body && JSON.stringify(body) }));
+  return { ok: answer?.ok, status: answer?.status, text: key ? await answer.text() : "" };
 }
 
 /** A button for a change, which asks once more and shows why it was refused. */

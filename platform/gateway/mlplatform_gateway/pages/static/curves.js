@@ -62,18 +62,19 @@ const span = (text) => element("span", {}, text);
 /** A metric of some runs over their steps. */
 export function plot(name, runs) {
   const [width, height] = [300, 110];
-  const curves = runs.map((run) => run.metrics[name]).filter(Boolean);
+  const colored = runs.map((run, index) => [run.metrics[name], `c${index % 6}`]).filter(([curve]) => curve);
+  const curves = colored.map(([curve]) => curve);
   const steps = curves.flatMap((curve) => curve.steps);
   const values = curves.flatMap((curve) => curve.values).filter((value) => value !== null);
   const [left, right] = [Math.min(...steps), Math.max(...steps)];
   const [low, high] = values.length ? [Math.min(...values), Math.max(...values)] : [0, 1];
   const x = (step) => (right > left ? ((step - left) / (right - left)) * (width - 8) + 4 : width / 2);
   const y = (value) => (high > low ? height - 5 - ((value - low) / (high - low)) * (height - 10) : height / 2);
-  const lines = curves.map((curve, index) => {
+  const lines = colored.map(([curve, color]) => {
     const points = curve.values.map((value, at) => (value === null ? null : [x(curve.steps[at]), y(value)]));
     const alone = points.filter(Boolean).length === 1 && points.find(Boolean);
-    if (alone) return drawing("circle", { cx: alone[0], cy: alone[1], r: 3, class: `dot c${index % 6}` });
-    return drawing("path", { d: path(points), class: `line c${index % 6}` });
+    if (alone) return drawing("circle", { cx: alone[0], cy: alone[1], r: 3, class: `dot ${color}` });
+    return drawing("path", { d: path(points), class: `line ${color}` });
   });
   const latest = curves[0].values.findLast((value) => value !== null);
   return element(

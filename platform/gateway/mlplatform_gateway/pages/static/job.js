@@ -73,14 +73,14 @@ async function refresh() {
 
 const isListed = (id) => overview.jobs.find((job) => job.id === id);
 
-/** A job that is not in the overview's lists, in their form; its buttons are left out. */
-function unlisted({ submission_id: id, metadata, entrypoint, attempts, ...details }) {
+/** A job that is not in the overview's lists, in their form. */
+function unlisted({ submission_id: id, metadata, entrypoint, attempts, relation, ...details }) {
   const time = (milliseconds) => milliseconds && new Date(milliseconds).toISOString();
   return {
     ...{ id, user: metadata.user ?? "", team: metadata.team ?? null, command: entrypoint, requests: "", cpus: 0 },
     ...{ state: details.state, message: details.message, stopping: false, environment: false, queue: null },
     ...{ created: time(details.start_time), ended: time(details.end_time), attempt: attempts.at(-1) ?? null },
-    relation: entrypoint === "<hidden>" ? "other" : "team-mate",
+    relation,
   };
 }
 
@@ -127,15 +127,18 @@ function showAttempts({ job, parts }, { attempts }) {
   );
 }
 
+/** A word of a command, as a shell reads it. */
+const quoted = (word) => (/^[\w.:/-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+
 /** The commands that submit the job again and connect to it. */
 function showAgain({ job, parts }, { metadata, resources }) {
   const commands = [];
   if (readable(job) && !job.environment) {
     const values = { ...metadata, ...resources };
     const given = Object.entries(OPTIONS).filter(([name]) => values[name]);
-    const quoted = `'${job.command.replaceAll("'", "'\\''")}'`;
-    const options = given.map(([name, option]) => ` --${option} ${values[name]}`).join("");
-    commands.push(["Submit it again, in the folder of its files", `mlplatform submit .${options} --entrypoint ${quoted}`]);
+    const options = given.map(([name, option]) => ` --${option} ${quoted(values[name])}`).join("");
+    const command = `mlplatform submit .${options} --entrypoint ${quoted(job.command)}`;
+    commands.push(["Submit it again, in the folder of its files", command]);
   }
   if (job.state === "RUNNING" && own(job)) commands.push(["A shell in it", `mlplatform ssh ${job.id}`]);
   const lines = commands.map(([label, command]) =>
@@ -167,7 +170,9 @@ async function showResults(here) {
       const key = element("span", { className: `key c${index % 6}` });
       return ["Run ", key, link(run.page, run.name || run.id), ` ${run.status.toLowerCase()}`];
     }),
-    ...runs.flatMap((run) => run.models).map((model) => ["Model ", link(model.page, `${model.name} ${model.version ?? ""}`)]),
+    ...runs
+      .flatMap((run) => run.models)
+      .map(({ page: path, name, version }) => ["Model ", link(path, version ? `${name} ${version}` : name)]),
     ...checkpoints.map((name) => ["Checkpoint ", element("code", {}, `${folder}/${name}`)]),
   ];
   results.replaceChildren(

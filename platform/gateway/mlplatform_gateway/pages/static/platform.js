@@ -166,7 +166,8 @@ export function facts(job) {
   }
   const node = attempt?.node ? ` on ${attempt.node}` : "";
   const again = attempt?.number > 1 ? `, attempt ${attempt.number}` : "";
-  return [`${job.requests}, ${job.state.toLowerCase()}${node} for `, since(attempt?.created ?? job.created), again];
+  const requests = job.requests === "nothing" ? "" : `${job.requests}, `;
+  return [`${requests}${job.state.toLowerCase()}${node} for `, since(attempt?.created ?? job.created), again];
 }
 
 /** Why a job waits, has to leave or has failed, or what else the gateway reports of it. */
