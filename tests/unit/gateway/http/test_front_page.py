@@ -299,6 +299,9 @@ def test_command_of_other_team_is_hidden_in_queue(queueing: StartedGateway) -> N
         with as_person(client, tokens["alice"]) as alice, as_person(client, tokens["otto"]) as otto:
             submit(alice, "hers", entrypoint_num_gpus=1, metadata={}).raise_for_status()
             her, his = queued(alice, "hers")["hers"], queued(otto, "hers")["hers"]
+            details = [person.get("/platform/jobs/hers").json() for person in (alice, otto)]
+    assert [found["relation"] for found in details] == ["owner", "other"]
+    assert [found["resources"] for found in details] == [{"entrypoint_num_gpus": 1}] * 2
     assert (her["command"], her["relation"]) == ("python train.py --secret", "owner")
     assert (his["command"], his["relation"]) == ("<hidden>", "other")
     assert (his["team"], his["requests"]) == ("vision", "1 GPU")
