@@ -18,6 +18,7 @@ from mlplatform_gateway.http.access import of_job
 from mlplatform_gateway.http.auth import actor_of
 from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.people.rights import Verb
+from mlplatform_gateway.people.store import People
 from mlplatform_gateway.ray.head import RayHead
 
 _KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]{68}", re.ASCII)
@@ -25,7 +26,7 @@ _KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]{68}", re.ASCII)
 _Job = Annotated[JobRow, of_job(Verb.SHELL)]
 
 
-def routes(head: RayHead, audit: AuditLog, visits: pages.Visits) -> APIRouter:
+def routes(head: RayHead, audit: AuditLog, people: People, visits: pages.Visits) -> APIRouter:
     """Return the routes."""
     router = APIRouter()
 
@@ -36,6 +37,7 @@ def routes(head: RayHead, audit: AuditLog, visits: pages.Visits) -> APIRouter:
             raise ForbiddenError("A browser opens no shell; use `mlplatform ssh`.")
         if not _KEY.fullmatch(key):
             raise RequestError(f"Invalid key={key[:100]!r}: pass an ed25519 key of OpenSSH.")
+        await people.check_shells(job.team)
         async with shell(head, job, key, rank) as stream:
             await audit.add(actor, "shell", f"job {job.id}")
             await socket.accept()
@@ -44,6 +46,7 @@ def routes(head: RayHead, audit: AuditLog, visits: pages.Visits) -> APIRouter:
     @router.get("/platform/jobs/{job_id}/lab", response_model=Page)
     async def lab(request: Request, job: _Job) -> Any:
         """Return the address of JupyterLab in a running job, or lead a browser there."""
+        await people.check_shells(job.team)
         running(job)
         address = pages.address(request, job.id, visits.ticket(job.id, request.scope))
         actor = actor_of(request.scope)

@@ -34,6 +34,7 @@ from mlplatform_gateway.http.revocation import CHECK_SECONDS, until_refused
 from mlplatform_gateway.jobs.store import JobStore
 from mlplatform_gateway.people.rights import Verb
 from mlplatform_gateway.people.sessions import LIFETIME
+from mlplatform_gateway.people.store import People
 from mlplatform_gateway.ray.proxy import target
 
 _NAME = "lab."
@@ -124,12 +125,19 @@ class LabPages:
     """
 
     def __init__(
-        self, app: ASGIApp, labs: Labs, visits: Visits, jobs: JobStore, check: Callable[[Scope], Awaitable[None]]
+        self,
+        app: ASGIApp,
+        labs: Labs,
+        visits: Visits,
+        jobs: JobStore,
+        people: People,
+        check: Callable[[Scope], Awaitable[None]],
     ) -> None:
         self._app = app
         self._labs = labs
         self._visits = visits
         self._jobs = jobs
+        self._people = people
         self._check = check
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -153,6 +161,7 @@ class LabPages:
         await self._check(visit.scope)
         job = await self._jobs.get(visit.job_id)  # meanwhile, another person's may have this id
         require(visit.scope, Verb.SHELL, job)
+        await self._people.check_shells(job.team)
         async with self._labs.of(job, _base(job.id)) as lab:
             app = lab.proxy if scope["type"] == "http" else _web_socket(lab)
             app = until_refused(app, lambda: self._check(visit.scope), CHECK_SECONDS)

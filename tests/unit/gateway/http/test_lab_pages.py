@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import httpx
 import pytest
-from peopled import as_person, populate, submit
+from peopled import as_person, populate, submit, typed
 from ray_head import BOUND_S, NO_TLS, TOKEN, talking
 from stand_in_lab import LAB_TOKEN, Agent, agent
 from started_gateway import StartedGateway
@@ -20,6 +20,11 @@ from websockets.sync.client import ClientConnection
 from mlplatform_gateway.http.auth import COOKIE, LOGIN_PAGE
 
 LAB = "lab.localhost:8265"
+
+UPGRADE = {
+    **{"Connection": "Upgrade", "Upgrade": "websocket"},
+    **{"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "QUJDREVGR0hJSktMTU5PUA=="},
+}
 
 
 @pytest.fixture
@@ -34,6 +39,7 @@ class Opened:
 
     browser: httpx.Client
     alice: httpx.Client
+    tokens: dict[str, str]
 
     def enter(self) -> httpx.Response:
         """Follow the address that alice gets for the browser."""
@@ -69,7 +75,7 @@ def opened(started: StartedGateway, client: httpx.Client, node: Agent) -> Iterat
         assert submit(alice, "hers").is_success
         run_job(started, "hers", node)
         browser.headers["Host"] = LAB
-        yield Opened(browser, alice)
+        yield Opened(browser, alice, tokens)
 
 
 def test_ticket_leads_to_page_once(opened: Opened, node: Agent) -> None:
@@ -134,6 +140,27 @@ def test_job_of_same_id_of_another_stays_closed(
     run_job(started, "hers", node)
     refused = opened.browser.get("/hers/lab")
     assert (refused.status_code, refused.text[:41]) == (403, "Job hers belongs to the shared token, so ")
+
+
+def test_team_without_shells_has_no_pages(opened: Opened, client: httpx.Client) -> None:
+    opened.enter()
+    changed = typed(client, "teams", "set", "vision", "--no-shells")
+    assert changed.returncode == 0, changed.stderr
+    assert "no shells" in typed(client, "teams", "list").stdout
+    refused = "Team vision allows no shells in its jobs; administrators can change that."
+    assert opened.browser.get("/hers/lab").text == refused
+    for path in ("lab", "ssh?key=ssh-ed25519%20" + 68 * "A"):
+        answer = opened.alice.get(f"/platform/jobs/hers/{path}", headers=UPGRADE if "ssh" in path else None)
+        assert (answer.status_code, answer.text) == (403, refused)
+    client.patch("/platform/teams/vision", json={"shells": True})
+    assert opened.browser.get("/hers/lab").status_code == 200
+
+
+def test_refused_stranger_is_in_audit_log(client: httpx.Client, opened: Opened) -> None:
+    with as_person(client, opened.tokens["bob"]) as bob:
+        assert bob.get("/platform/jobs/hers/lab").status_code == 403
+    entries = client.get("/platform/audit").json()["entries"]
+    assert ("bob", "refused shell", "job hers") in {(row["principal"], row["verb"], row["object"]) for row in entries}
 
 
 def test_ended_job_is_named(opened: Opened, started: StartedGateway) -> None:
