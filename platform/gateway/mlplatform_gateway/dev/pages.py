@@ -7,16 +7,18 @@ gets a ticket for a job there, and with it, at this name, a cookie for the pages
 
 from __future__ import annotations
 
+import asyncio
+import json
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection, cookie_parser
-from starlette.responses import RedirectResponse
+from starlette.responses import RedirectResponse, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 from websockets.asyncio.client import ClientConnection, unix_connect
@@ -44,6 +46,13 @@ _COOKIE = "mlplatform-lab"
 _TICKET_SECONDS = 60.0
 
 _READS = ("GET", "HEAD")
+
+_NOTICE = "mlplatform/notice"
+"""Path below a job's pages at which our extension of JupyterLab (`images/ray/notice`) listens."""
+
+_UPDATE_SECONDS = 2.0
+
+_FRESH = {"Cache-Control": "no-store"}
 
 
 def address(request: HTTPConnection, job_id: str, ticket: str) -> str:
@@ -162,10 +171,30 @@ class LabPages:
         job = await self._jobs.get(visit.job_id)  # meanwhile, another person's may have this id
         require(visit.scope, Verb.SHELL, job)
         await self._people.check_shells(job.team)
+        scope = identified(scope, principal_of(visit.scope))
+        if scope["path"] == f"{_base(job.id)}{_NOTICE}":
+            notices = StreamingResponse(_notices(self._jobs, job.id), media_type="text/event-stream", headers=_FRESH)
+            return await self._lasting(notices, visit)(scope, receive, send)
         async with self._labs.of(job, _base(job.id)) as lab:
             app = lab.proxy if scope["type"] == "http" else _web_socket(lab)
-            app = until_refused(app, lambda: self._check(visit.scope), CHECK_SECONDS)
-            await app(identified(scope, principal_of(visit.scope)), receive, send)
+            await self._lasting(app, visit)(scope, receive, send)
+
+    def _lasting(self, app: ASGIApp, visit: _Visit) -> ASGIApp:
+        return until_refused(app, lambda: self._check(visit.scope), CHECK_SECONDS)
+
+
+async def _notices(jobs: JobStore, job_id: str) -> AsyncIterator[str]:
+    """Yield until when a job stays and for whom, as server-sent events: null as long as nobody needs its resources."""
+    sent = None
+    while True:
+        job = await jobs.get(job_id)
+        attempt = None if job.stop_requested else job.open_attempt
+        until = attempt and attempt.leave_by
+        said = {"until": until.isoformat(), "why": attempt.leave_why} if attempt and until else None
+        # A comment while nothing changes: it finds browsers that are gone.
+        yield f"data: {json.dumps(said)}\n\n" if said != sent else ":\n\n"
+        sent = said
+        await asyncio.sleep(_UPDATE_SECONDS)
 
 
 def _welcome(cookie: str, path: str, scope: Scope) -> RedirectResponse:

@@ -1,9 +1,11 @@
 """JupyterLab's pages: the ticket, the cookie, what jobs get of a browser's request, and who is refused."""
 
 import asyncio
+import json
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -18,6 +20,9 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection
 
 from mlplatform_gateway.http.auth import COOKIE, LOGIN_PAGE
+from mlplatform_gateway.jobs.decisions import Decisions
+from mlplatform_gateway.jobs.store import now
+from mlplatform_gateway.queue.planner.queue import Preempt
 
 LAB = "lab.localhost:8265"
 
@@ -140,6 +145,19 @@ def test_job_of_same_id_of_another_stays_closed(
     run_job(started, "hers", node)
     refused = opened.browser.get("/hers/lab")
     assert (refused.status_code, refused.text[:41]) == (403, "Job hers belongs to the shared token, so ")
+
+
+def test_page_is_told_until_when_job_stays(opened: Opened, started: StartedGateway) -> None:
+    opened.enter()
+    with opened.browser.stream("GET", "/hers/mlplatform/notice") as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        lines = stream.iter_lines()
+        assert next(lines) == ":"
+        deadline = now() + timedelta(seconds=120)
+        leave = Preempt("hers", deadline.timestamp(), "owed", "Team audio takes back 1 GPU of its share.")
+        asyncio.run(Decisions(started.store.engine).preempt(leave))
+        said = json.loads(next(line for line in lines if line.startswith("data: ")).removeprefix("data: "))
+    assert (said["why"], datetime.fromisoformat(said["until"])) == (leave.why, deadline)
 
 
 def test_team_without_shells_has_no_pages(opened: Opened, client: httpx.Client) -> None:
