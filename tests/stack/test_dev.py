@@ -14,11 +14,12 @@ from urllib.parse import SplitResult, urlsplit
 import httpx
 import pytest
 from browser import BOUND_S, Page
-from host import GRACE_S, Stack, wait_for
+from gpu_jobs import holding_gpu
+from host import CHECKOUT, GRACE_S, Stack, wait_for
 from persons import Person, submit
 from websockets.sync.client import connect
 
-from mlplatform.client.jobs import Jobs
+from mlplatform.client.jobs import Jobs, Resources
 
 PACKAGE = """
 mkdir /tmp/own && cd /tmp/own
@@ -150,6 +151,36 @@ def test_kernel_has_environment_of_job(address: SplitResult, alices: Environment
     assert message["content"]["text"] == f"/homes/{alices.person.name} {alices.job_id}\n"
 
 
+def test_environment_waits_for_gpu_with_reason(people: dict[str, Person], jobs: Jobs) -> None:
+    alice = people["alice"]
+    with holding_gpu(jobs, 2) as holders:
+        command = [str(CHECKOUT / ".venv/bin/mlplatform"), "dev", "start", "--name", "waits", "--gpus", "1"]
+        with subprocess.Popen(command, env=alice.variables, stdout=subprocess.PIPE, text=True) as waiting:
+            assert waiting.stdout
+            first = waiting.stdout.readline()
+            assert "wait" in first, first
+            assert any(holder in first for holder in holders), first
+            job_id = f"dev-{alice.name}-waits"
+            wait_for(lambda: "waits for 1 GPU" in alice.types("mlplatform", "why", job_id), "the reason")
+            jobs.stop(holders[0])
+            rest = waiting.communicate(timeout=60)[0]
+    assert f"mlplatform ssh {job_id}`" in rest, rest
+    alice.types("mlplatform", "dev", "stop", "--name", "waits")
+
+
+def test_environment_without_cpu_starts_while_all_are_taken(
+    people: dict[str, Person], jobs: Jobs, started: list[str]
+) -> None:
+    alice = people["alice"]
+    nodes = [node["cpus"] for node in alice.asks("GET", "/platform/utilisation").json()["nodes"]]
+    command = ["python", "-c", "import signal; signal.pause()"]
+    holders = [jobs.submit(command, None, name="holds-cpus", resources=Resources(cpus=cpus)) for cpus in nodes if cpus]
+    started.extend(holders)
+    wait_for(lambda: all(jobs.get(holder).status == "RUNNING" for holder in holders), "jobs that hold all CPUs")
+    assert start(alice, "--name", "small", "--cpus", "0") == f"dev-{alice.name}-small"
+    alice.types("mlplatform", "dev", "stop", "--name", "small")
+
+
 def test_unused_environment_ends(jobs: Jobs) -> None:
     job = jobs.submit("exec python -m mlplatform.node.environment", None, env={"DEV_IDLE_SECONDS": "4"})
     ended = jobs.wait(job, timeout_s=120)
@@ -165,7 +196,7 @@ def test_nobody_else_opens_it(people: dict[str, Person], alices: Environment) ->
 
 @pytest.mark.usefixtures("owning_team")
 def test_borrowed_environment_says_who_takes_it_and_returns(
-    people: dict[str, Person], jobs: Jobs, started: list[str]
+    people: dict[str, Person], jobs: Jobs, started: list[str], page: Page
 ) -> None:
     alice, bob = people["alice"], people["bob"]
     borrowed = Environment(bob, start(bob, "--gpus", "1"))
@@ -174,11 +205,17 @@ def test_borrowed_environment_says_who_takes_it_and_returns(
     config = bob.home / "ssh_config"
     config.write_text(bob.types("mlplatform", "ssh", "--config"))
     typed = ["ssh", "-F", str(config), "-tt", f"{borrowed.job_id}.mlplatform", "echo open; sleep 600"]
+    page.go(bob.types("mlplatform", "dev", "open", "--no-browser").strip())
+    shows_launcher(page)
     with subprocess.Popen(typed, env=bob.variables, stdout=subprocess.PIPE, text=True) as terminal:
         assert terminal.stdout
         assert terminal.stdout.readline().strip() == "open"
         owed = submit(alice, "sleep", "1000", workers="2", worker_gpus="1", worker_cpus="0")
         started.append(owed)
+        banner = "document.getElementById('mlplatform-notice')?.innerText"
+        said = wait_for(lambda: page.evaluate(banner), "the banner", BOUND_S)
+        assert re.search(rf"ends at [\d:]+ ?\S*; save your files\. .*{owed}", said), said
+        page.picture("dev-notice")
         wait_for(lambda: jobs.get(owed).status == "RUNNING", "the job within its team's share", GRACE_S + 60)
         shown = terminal.communicate(timeout=60)[0]
     assert re.search(rf"\*\*\* This dev environment ends at [\d:]+ UTC; save your files\. .*{owed}", shown), shown

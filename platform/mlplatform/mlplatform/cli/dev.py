@@ -28,7 +28,7 @@ def start(
 
     limit_s = None if limit is None else seconds_in(limit, "--limit")
     with Jobs() as client:
-        job_id = environment.start(client, name, Resources(cpus=cpus, gpus=gpus), limit_s)
+        job_id = environment.start(client, name, Resources(cpus=cpus, gpus=gpus), limit_s, on_wait=print)
         try:
             for line in environment.until_ready(client, job_id):
                 print(line, flush=True)
