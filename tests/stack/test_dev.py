@@ -102,13 +102,9 @@ def shows_launcher(page: Page) -> None:
     wait_for(lambda: page.evaluate("!!document.querySelector('.jp-LauncherCard')"), "the launcher", BOUND_S)
 
 
-def test_lab_opens_from_front_page_with_files_of_home(page: Page, alices: Environment, stack: Stack) -> None:
+def test_lab_opens_in_browser_with_files_of_home(page: Page, address: SplitResult) -> None:
     page.resize(1280, 900)
-    log_in(page, f"http://localhost:{stack.settings.ray_port}", alices.person.token_file.read_text())
-    page.wait_for_text(alices.job_id, "the environment on the front page")
-    lab = f"a[href='/platform/jobs/{alices.job_id}/lab']"
-    page.evaluate(f"document.querySelector({json.dumps(lab)}).target = ''")
-    page.click(lab)
+    page.go(address.geturl())
     shows_launcher(page)
     assert "lessons.md" in page.text()
     page.picture("dev-lab")
@@ -136,18 +132,17 @@ def test_kernel_has_environment_of_job(address: SplitResult, alices: Environment
     code = "import os, ray; print(os.getcwd(), os.environ['MLPLATFORM_JOB_ID'])"
     request = {"header": {**header, "version": "5.3"}, "parent_header": {}, "metadata": {}, "channel": "shell"}
     with httpx.Client(base_url=gateway, headers=host, timeout=60) as browser:
-        assert browser.get(f"{address.path}api/contents").status_code == 403, "a stranger reads files"
-        assert browser.get(f"{address.path}?{address.query}").headers["Location"] == f"{address.path}lab"
-        api = f"{address.path}api/kernels"
-        kernel = browser.post(api, json={"name": "python3"}).raise_for_status().json()["id"]
+        assert browser.get("/api/contents").status_code == 403, "a stranger reads files"
+        assert browser.get(f"/?{address.query}").headers["Location"] == "/lab"
+        kernel = browser.post("/api/kernels", json={"name": "python3"}).raise_for_status().json()["id"]
         cookies = {"Cookie": "; ".join(f"{name}={value}" for name, value in browser.cookies.items())}
         reached = socket.create_connection(("127.0.0.1", address.port or 0))
-        channels = f"ws://{address.netloc}{api}/{kernel}/channels"
+        channels = f"ws://{address.netloc}/api/kernels/{kernel}/channels"
         with connect(channels, sock=reached, additional_headers=cookies, proxy=None) as opened:
             opened.send(json.dumps({**request, "content": {"code": code, "silent": False}}))
             while (message := json.loads(opened.recv(60)))["msg_type"] != "stream":
                 assert message["msg_type"] != "error", message
-        browser.delete(f"{api}/{kernel}").raise_for_status()
+        browser.delete(f"/api/kernels/{kernel}").raise_for_status()
     assert message["content"]["text"] == f"/homes/{alices.person.name} {alices.job_id}\n"
 
 

@@ -14,7 +14,7 @@ from mlplatform_gateway.audit.store import AuditLog
 from mlplatform_gateway.dev.lab import Labs
 from mlplatform_gateway.dev.pages import Visits
 from mlplatform_gateway.http.access import LOG_SHIPPER, MLFLOW
-from mlplatform_gateway.http.auth import TokenCheck, check_again
+from mlplatform_gateway.http.auth import TokenCheck
 from mlplatform_gateway.http.response_headers import RAY_PAGES, ResponseHeaders
 from mlplatform_gateway.jobs.admission import Admission
 from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
@@ -108,7 +108,6 @@ class Parts:
         self.sessions = Sessions(engine, token.read)
         self.programs = _programs(config)
         self.check = TokenCheck(token.read, self.audit, self.tokens, self.programs, attempts, of_cluster.read)
-        self.check_again = partial(check_again, check=self.check, sessions=self.sessions)
         self.visits = Visits()
         self.labs = Labs(self.head)
         self.secrets = Secrets(engine, key)

@@ -207,7 +207,7 @@ class TokenAuth:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             return await self._app(scope, receive, send)
-        refusal = _malformed(scope) or _foreign(scope) or self._check.refused_everywhere(_given(scope))
+        refusal = _malformed(scope) or _foreign(scope) or self._check.refused_everywhere(credential(scope))
         if refusal is None and not self._is_open(scope):
             refusal, scope = await self._authenticated(scope)
             if refusal and _shows_pages(scope):
@@ -215,8 +215,20 @@ class TokenAuth:
         refusal = refusal or _cross_site(scope)
         app = refusal or self._app
         if refusal is None and principal_of(scope) != NOBODY and not principal_of(scope).service:
-            app = until_refused(app, lambda: check_again(scope, self._check, self._sessions), self._check_seconds)
+            app = until_refused(app, lambda: self._again(scope), self._check_seconds)
         await app(scope, receive, send)
+
+    async def _again(self, scope: Scope) -> None:
+        """Check the credential of a request that lasts again; raise TokenError if it has ended."""
+        principal = principal_of(scope)
+        if self._sessions is not None and scope.get(_KIND) == "session":
+            found = await self._sessions.holder(_session_in(Headers(scope=scope)) or "")
+            if found is None:
+                raise TokenError(f"This session of {principal.person or SHARED_TOKEN} has ended; log in again.")
+        else:
+            found = await self._check.owner(credential(scope))
+        if found != principal:
+            raise TokenError(f"The rights of {principal.person} have changed; send the request again.")
 
     def _is_open(self, scope: Scope) -> bool:
         """Return whether a request needs no token: a read of an open path without a body, log-in and log-out."""
@@ -231,7 +243,7 @@ class TokenAuth:
 
     async def _authenticated(self, scope: Scope) -> tuple[Response | None, Scope]:
         """Return the refusal of a request, if any, and the request as its principal's."""
-        given, session_id = _given(scope), _session_in(Headers(scope=scope))
+        given, session_id = credential(scope), _session_in(Headers(scope=scope))
         try:
             if not given and session_id and self._sessions is not None:
                 holder = await self._sessions.holder(session_id)
@@ -244,19 +256,6 @@ class TokenAuth:
         if isinstance(found, Response):
             return found, scope
         return None, identified(scope, found)
-
-
-async def check_again(scope: Scope, check: TokenCheck, sessions: Sessions | None) -> None:
-    """Check the credential of a request that was authenticated again; raise TokenError if it has ended."""
-    principal = principal_of(scope)
-    if sessions is not None and scope.get(_KIND) == "session":
-        found = await sessions.holder(_session_in(Headers(scope=scope)) or "")
-        if found is None:
-            raise TokenError(f"This session of {principal.person or SHARED_TOKEN} has ended; log in again.")
-    else:
-        found = await check.owner(_given(scope))
-    if found != principal:
-        raise TokenError(f"The rights of {principal.person} have changed; send the request again.")
 
 
 def _malformed(scope: Scope) -> Response | None:
@@ -336,7 +335,7 @@ def _shows_pages(scope: Scope) -> bool:
     return opens and scope["path"].startswith(FRONT_PAGE) and "text/html" in Headers(scope=scope).get("accept", "")
 
 
-def _given(scope: Scope) -> str:
+def credential(scope: Scope) -> str:
     """Return the credential that decides, as on Ray's head: a client's header, else a proxy's."""
     headers = Headers(scope=scope)
     return headers.get("authorization") or headers.get("x-ray-authorization") or ""

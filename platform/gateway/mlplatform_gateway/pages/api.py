@@ -35,7 +35,7 @@ from mlplatform_gateway.jobs.views import hide_from
 from mlplatform_gateway.mlflow.client import JobPages
 from mlplatform_gateway.pages.view import FrontPage
 from mlplatform_gateway.people.api import open_session, set_session
-from mlplatform_gateway.people.rights import Verb, may
+from mlplatform_gateway.people.rights import Verb
 from mlplatform_gateway.people.sessions import Sessions
 from mlplatform_gateway.settings import Tool
 
@@ -138,13 +138,8 @@ async def _content(page: FrontPage, request: Request) -> str:
     except UnreachableError as error:
         problem = f"{await page.full_disk()} {error}".strip()
         return _TEMPLATES.get_template("problem.html").render(problem=problem)
-    principal = principal_of(request.scope)
-    hide_from(principal, view.jobs)
-    return _TEMPLATES.get_template("content.html").render(
-        view=view,
-        address=partial(_address, request),
-        opens=lambda job: may(principal, Verb.SHELL, job.person, job.team),
-    )
+    hide_from(principal_of(request.scope), view.jobs)
+    return _TEMPLATES.get_template("content.html").render(view=view, address=partial(_address, request))
 
 
 def _address(request: Request, tool: Tool) -> str:
