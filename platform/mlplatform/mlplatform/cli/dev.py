@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -28,7 +29,8 @@ def start(
 
     limit_s = None if limit is None else seconds_in(limit, "--limit")
     with Jobs() as client:
-        job_id = environment.start(client, name, Resources(cpus=cpus, gpus=gpus), limit_s, on_wait=print)
+        held = Resources(cpus=cpus, gpus=gpus)
+        job_id = environment.start(client, name, held, limit_s, on_wait=partial(print, flush=True))
         try:
             for line in environment.until_ready(client, job_id):
                 print(line, flush=True)

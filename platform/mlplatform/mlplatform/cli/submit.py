@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,7 +76,7 @@ def submit(
         path, arguments or [], **{key: value for key, value in options.items() if value not in (None, {}, [])}
     )
     with Jobs() as client:
-        job_id = job_file.submit(client, job, on_wait=print)
+        job_id = job_file.submit(client, job, on_wait=partial(print, flush=True))
         print(f"Submitted job {job_id}; follow it with `mlplatform logs -f {job_id}`.", flush=True)
         if wait:
             follow(client, job_id)
