@@ -9,7 +9,7 @@ from scripts.common import arguments, print_result
 
 from mlplatform.node.ssh import connected
 
-_STEPS = 200
+_STEPS = 2000
 
 
 def seconds_of_step(matrix: torch.Tensor) -> float:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 import typer
 
-from mlplatform.cli.output import Json, print_list, seconds_in, span
+from mlplatform.cli.output import Json, explained, print_list, seconds_in, span
 
 app = typer.Typer(no_args_is_help=True, help="Dev environments: a shell, JupyterLab or an editor with GPUs.")
 
@@ -29,11 +28,11 @@ def start(
 
     limit_s = None if limit is None else seconds_in(limit, "--limit")
     with Jobs() as client:
-        held = Resources(cpus=cpus, gpus=gpus)
-        job_id = environment.start(client, name, held, limit_s, on_wait=partial(print, flush=True))
+        job_id = environment.start(client, name, Resources(cpus=cpus, gpus=gpus), limit_s)
         try:
-            for line in environment.until_ready(client, job_id):
-                print(line, flush=True)
+            with explained(client, job_id):
+                for line in environment.until_ready(client, job_id):
+                    print(line, flush=True)
         except KeyboardInterrupt:
             print(f"\n{job_id} stays in the queue; `mlplatform dev stop --name {name}` ends it.")
             raise SystemExit(130) from None

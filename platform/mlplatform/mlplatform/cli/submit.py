@@ -84,10 +84,11 @@ def submit(
 
 def follow(client: Jobs, job_id: str) -> None:
     """Print a job's log until the job ends, and exit with its result; Ctrl-C leaves the job running."""
-    from mlplatform.cli.output import print_log
+    from mlplatform.cli.output import explained, print_log
 
     try:
-        print_log(client.follow_text(job_id))
+        with explained(client, job_id):
+            print_log(client.follow_text(job_id))
     except KeyboardInterrupt:
         print(f"\nJob {job_id} continues; follow it with `mlplatform logs -f {job_id}`,", file=sys.stderr)
         print(f"or stop it with `mlplatform stop {job_id}`.", file=sys.stderr)

@@ -7,11 +7,10 @@ the home of its owner, which each host has in a volume.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 
 from mlplatform.api.jobs import Job
-from mlplatform.capacity.resources import Shortage
 from mlplatform.client.follow import ENDED
 from mlplatform.client.jobs import Jobs, Resources
 from mlplatform.client.request import plain_name
@@ -36,13 +35,7 @@ def job_id(client: Jobs, name: str) -> str:
     return f"{_PREFIX}{plain_name(client.person()).lower()}-{name}"
 
 
-def start(
-    client: Jobs,
-    name: str,
-    resources: Resources,
-    limit_s: float | None,
-    on_wait: Callable[[Shortage], None] | None = None,
-) -> str:
+def start(client: Jobs, name: str, resources: Resources, limit_s: float | None) -> str:
     """Submit an environment, in place of an ended one of the same name; return its id. An open one continues.
 
     Args:
@@ -50,7 +43,6 @@ def start(
         name: its name among one's own.
         resources: what it holds.
         limit_s: seconds after which others may have the resources; None means the limit of the team.
-        on_wait: called with what it has to wait for.
 
     Raises:
         CapacityError: no node can ever have the resources.
@@ -60,7 +52,7 @@ def start(
         if client.get(own).status not in ENDED:
             return own
         client.delete(own)
-    return client.submit(_ENTRYPOINT, None, job_id=own, resources=resources, limit_s=limit_s, on_wait=on_wait)
+    return client.submit(_ENTRYPOINT, None, job_id=own, resources=resources, limit_s=limit_s)
 
 
 def until_ready(client: Jobs, job_id: str) -> Iterator[str]:

@@ -26,7 +26,8 @@ _START_SECONDS = 60.0
 
 def main() -> None:
     """Print socket and token of the job's JupyterLab as soon as it answers; wait for its end, or that of the client."""
-    if find_spec("jupyterlab") is None:
+    found = find_spec("jupyterlab")
+    if found is None or found.origin is None:
         sys.exit("JupyterLab is not installed where this job runs; use `mlplatform ssh`.")
     # Short, as addresses of Unix sockets have at most 107 characters.
     job = hashlib.sha256(str(settings().job_id).encode()).hexdigest()[:16]
@@ -36,22 +37,25 @@ def main() -> None:
     with (place / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not _answers(path):
-            _start(place, path, state)
-    found = json.loads(state.read_text())
-    print(json.dumps(found), flush=True)
+            _start(place, path, state, Path(found.origin).parents[4])
+    running = json.loads(state.read_text())
+    print(json.dumps(running), flush=True)
     with suppress(ProcessLookupError):
-        select.select([sys.stdin, os.pidfd_open(found["pid"])], [], [])
+        select.select([sys.stdin, os.pidfd_open(running["pid"])], [], [])
 
 
-def _start(place: Path, path: Path, state: Path) -> None:
+def _start(place: Path, path: Path, state: Path, prefix: Path) -> None:
     path.unlink(missing_ok=True)
     token = secrets.token_urlsafe(32)
     options = {"sock": path, "sock_mode": "0600", "allow_remote_access": True, "root_dir": Path.cwd()}
     command = [sys.executable, "-m", "jupyterlab", "--no-browser"]
+    # It would look for its extensions and settings beside the Python of the home.
+    shared, config = prefix / "share/jupyter", prefix / "etc/jupyter"
+    places = {"JUPYTER_PATH": shared, "JUPYTER_CONFIG_PATH": config, "JUPYTERLAB_DIR": shared / "lab"}
     with (place / "log").open("w") as log:
         lab = subprocess.Popen(
             [*command, *(f"--ServerApp.{name}={value}" for name, value in options.items())],
-            env={**os.environ, "JUPYTER_TOKEN": token},
+            env={**os.environ, **{name: str(path) for name, path in places.items()}, "JUPYTER_TOKEN": token},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
