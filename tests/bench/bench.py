@@ -20,6 +20,7 @@ from harness import Row, table, write
 from host import CHECKOUT, Stack
 from persons import administer, log_in
 from rich.console import Console
+from rows_dev import dev
 from rows_gateway import burst, gateway, list_jobs
 from rows_operation import make_up, memory, recovery
 from rows_submission import first_line, first_line_tutorial, first_line_warm, infeasible, trivial_fit, warm_submit
@@ -28,6 +29,7 @@ from workbench import Bench, NotMeasuredError
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.errors import HostError, PlatformError
+from mlplatform.settings.environment import environment
 from mlplatform.settings.job import Settings
 from mlplatform_stack import docker, env
 
@@ -49,6 +51,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "batched-metrics": batched_metrics,
     "checkpoint-upload": checkpoint_upload,
     "burst": burst,
+    "dev": dev,
     "memory": memory,
     "recovery": recovery,
     "first-line-tutorial": first_line_tutorial,
@@ -123,6 +126,7 @@ def main() -> int:
         with submitter(args.root, args.team) as settings, Jobs(settings) as jobs:
             token = settings.token_file if args.team else None
             bench = Bench(args.root, jobs, args.quick, args.pairs, token)
+            bench.variables = {**environment(), **settings.environment()}
             holds = measure(bench, args.rows, Console(width=170))
     except PlatformError as error:
         print(error, file=sys.stderr)

@@ -25,6 +25,9 @@ target would be accepted in 12 % of the series of 5 to 40 pairs, with 99 % in 5 
 RESULT = "bench result"
 """Prefix of the log line with a job's measurements as JSON."""
 
+ALONE, TOGETHER = "measured alone", "measured together"
+"""Lines of the job `scripts/steps.py`."""
+
 
 @dataclass(frozen=True)
 class Row:

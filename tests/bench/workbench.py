@@ -43,6 +43,8 @@ class Bench:
         self.pairs = 1 if quick else pairs
         self.long_pairs = 1 if quick else LONG_PAIRS
         self.jobs = jobs
+        self.variables: Mapping[str, str] = {}
+        """Environment of commands on this host, in which they reach the stack as `jobs` does."""
         self._token = token
 
     # --- Jobs ---

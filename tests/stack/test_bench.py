@@ -21,6 +21,7 @@ ROWS = {
     "checkpoint-upload": {"checkpoint-upload"},
     "training": {"tracked-training", "tracked-training-cpu", "async-stall"},
     "burst": {"burst", "burst-accepted"},
+    "dev": {"dev-page", "dev-page-cold", "dev-prompt", "dev-prompt-cold", "dev-connection"},
     "memory": {"memory"},
 }
 """Rows of each measurement; with --quick, the others have none."""

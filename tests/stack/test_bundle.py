@@ -36,6 +36,7 @@ def trains_from(host: SecondHost, archive: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.minio
+@pytest.mark.timeout(2400)  # 5 GB are saved and loaded; two cores have needed 15 minutes
 def test_main_job_succeeds_on_stack_from_bundle_without_network(checkout: Stack, tmp_path: Path) -> None:
     archive = tmp_path / "stack.bundle"
     print(checkout.make("bundle", f"TO={archive}").stdout[-300:])

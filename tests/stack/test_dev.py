@@ -14,11 +14,12 @@ from urllib.parse import SplitResult, urlsplit
 import httpx
 import pytest
 from browser import BOUND_S, Page
-from host import GRACE_S, Stack, wait_for
+from gpu_jobs import holding_gpu
+from host import CHECKOUT, GRACE_S, Stack, wait_for
 from persons import Person, submit
 from websockets.sync.client import connect
 
-from mlplatform.client.jobs import Jobs
+from mlplatform.client.jobs import Jobs, Resources
 
 PACKAGE = """
 mkdir /tmp/own && cd /tmp/own
@@ -101,13 +102,9 @@ def shows_launcher(page: Page) -> None:
     wait_for(lambda: page.evaluate("!!document.querySelector('.jp-LauncherCard')"), "the launcher", BOUND_S)
 
 
-def test_lab_opens_from_front_page_with_files_of_home(page: Page, alices: Environment, stack: Stack) -> None:
+def test_lab_opens_in_browser_with_files_of_home(page: Page, address: SplitResult) -> None:
     page.resize(1280, 900)
-    log_in(page, f"http://localhost:{stack.settings.ray_port}", alices.person.token_file.read_text())
-    page.wait_for_text(alices.job_id, "the environment on the front page")
-    lab = f"a[href='/platform/jobs/{alices.job_id}/lab']"
-    page.evaluate(f"document.querySelector({json.dumps(lab)}).target = ''")
-    page.click(lab)
+    page.go(address.geturl())
     shows_launcher(page)
     assert "lessons.md" in page.text()
     page.picture("dev-lab")
@@ -135,19 +132,49 @@ def test_kernel_has_environment_of_job(address: SplitResult, alices: Environment
     code = "import os, ray; print(os.getcwd(), os.environ['MLPLATFORM_JOB_ID'])"
     request = {"header": {**header, "version": "5.3"}, "parent_header": {}, "metadata": {}, "channel": "shell"}
     with httpx.Client(base_url=gateway, headers=host, timeout=60) as browser:
-        assert browser.get(f"{address.path}api/contents").status_code == 403, "a stranger reads files"
-        assert browser.get(f"{address.path}?{address.query}").headers["Location"] == f"{address.path}lab"
-        api = f"{address.path}api/kernels"
-        kernel = browser.post(api, json={"name": "python3"}).raise_for_status().json()["id"]
+        assert browser.get("/api/contents").status_code == 403, "a stranger reads files"
+        assert browser.get(f"/?{address.query}").headers["Location"] == "/lab"
+        kernel = browser.post("/api/kernels", json={"name": "python3"}).raise_for_status().json()["id"]
         cookies = {"Cookie": "; ".join(f"{name}={value}" for name, value in browser.cookies.items())}
         reached = socket.create_connection(("127.0.0.1", address.port or 0))
-        channels = f"ws://{address.netloc}{api}/{kernel}/channels"
+        channels = f"ws://{address.netloc}/api/kernels/{kernel}/channels"
         with connect(channels, sock=reached, additional_headers=cookies, proxy=None) as opened:
             opened.send(json.dumps({**request, "content": {"code": code, "silent": False}}))
             while (message := json.loads(opened.recv(60)))["msg_type"] != "stream":
                 assert message["msg_type"] != "error", message
-        browser.delete(f"{api}/{kernel}").raise_for_status()
+        browser.delete(f"/api/kernels/{kernel}").raise_for_status()
     assert message["content"]["text"] == f"/homes/{alices.person.name} {alices.job_id}\n"
+
+
+def test_environment_waits_for_gpu_with_reason(people: dict[str, Person], jobs: Jobs) -> None:
+    alice = people["alice"]
+    with holding_gpu(jobs, 2) as holders:
+        wait_for(lambda: all(jobs.get(holder).status == "RUNNING" for holder in holders), "jobs with all GPUs")
+        command = [str(CHECKOUT / ".venv/bin/mlplatform"), "dev", "start", "--name", "waits", "--gpus", "1"]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        with subprocess.Popen(command, env=alice.variables, **pipes) as waiting:
+            assert waiting.stdout
+            first = waiting.stdout.readline()
+            assert "The job waits for 1 GPU" in first, first
+            job_id = f"dev-{alice.name}-waits"
+            assert "The job waits for 1 GPU" in alice.types("mlplatform", "why", job_id)
+            jobs.stop(holders[0])
+            rest = waiting.communicate(timeout=60)[0]
+    assert f"mlplatform ssh {job_id}`" in rest, rest
+    alice.types("mlplatform", "dev", "stop", "--name", "waits")
+
+
+def test_environment_without_cpu_starts_while_all_are_taken(
+    people: dict[str, Person], jobs: Jobs, started: list[str]
+) -> None:
+    alice = people["alice"]
+    nodes = [node["cpus"] for node in alice.asks("GET", "/platform/utilisation").json()["nodes"]]
+    command = ["python", "-c", "import signal; signal.pause()"]
+    holders = [jobs.submit(command, None, name="holds-cpus", resources=Resources(cpus=cpus)) for cpus in nodes if cpus]
+    started.extend(holders)
+    wait_for(lambda: all(jobs.get(holder).status == "RUNNING" for holder in holders), "jobs that hold all CPUs")
+    assert start(alice, "--name", "small", "--cpus", "0") == f"dev-{alice.name}-small"
+    alice.types("mlplatform", "dev", "stop", "--name", "small")
 
 
 def test_unused_environment_ends(jobs: Jobs) -> None:
@@ -165,7 +192,7 @@ def test_nobody_else_opens_it(people: dict[str, Person], alices: Environment) ->
 
 @pytest.mark.usefixtures("owning_team")
 def test_borrowed_environment_says_who_takes_it_and_returns(
-    people: dict[str, Person], jobs: Jobs, started: list[str]
+    people: dict[str, Person], jobs: Jobs, started: list[str], page: Page
 ) -> None:
     alice, bob = people["alice"], people["bob"]
     borrowed = Environment(bob, start(bob, "--gpus", "1"))
@@ -174,11 +201,17 @@ def test_borrowed_environment_says_who_takes_it_and_returns(
     config = bob.home / "ssh_config"
     config.write_text(bob.types("mlplatform", "ssh", "--config"))
     typed = ["ssh", "-F", str(config), "-tt", f"{borrowed.job_id}.mlplatform", "echo open; sleep 600"]
+    page.go(bob.types("mlplatform", "dev", "open", "--no-browser").strip())
+    shows_launcher(page)
     with subprocess.Popen(typed, env=bob.variables, stdout=subprocess.PIPE, text=True) as terminal:
         assert terminal.stdout
         assert terminal.stdout.readline().strip() == "open"
         owed = submit(alice, "sleep", "1000", workers="2", worker_gpus="1", worker_cpus="0")
         started.append(owed)
+        banner = "document.getElementById('mlplatform-notice')?.innerText"
+        said = wait_for(lambda: page.evaluate(banner), "the banner", BOUND_S)
+        assert re.search(rf"ends at [\d:]+ ?\S*; save your files\. .*{owed}", said), said
+        page.picture("dev-notice")
         wait_for(lambda: jobs.get(owed).status == "RUNNING", "the job within its team's share", GRACE_S + 60)
         shown = terminal.communicate(timeout=60)[0]
     assert re.search(rf"\*\*\* This dev environment ends at [\d:]+ UTC; save your files\. .*{owed}", shown), shown

@@ -51,7 +51,7 @@ def create_app(config: GatewaySettings) -> FastAPI:
         jobs.state_routes(parts.store, parts.head),
         jobs.resume_routes(its, parts.reconciler, parts.admission),
         jobs.attempt_routes(parts.runs),
-        dev.routes(parts.head, parts.audit, parts.visits),
+        dev.routes(parts.head, parts.audit, parts.people, parts.visits),
         logs.routes(parts.logs, parts.to_head),
         logs.driver_routes(parts.store, parts.logs, parts.to_head),
         logs.shipper_routes(parts.logs),
@@ -93,7 +93,7 @@ def create_app(config: GatewaySettings) -> FastAPI:
         others=("", STATIC),
         middleware=[
             *([Middleware(Forwarded, proxy=config.proxy)] if config.proxy else []),
-            Middleware(LabPages, labs=parts.labs, visits=parts.visits, jobs=parts.store, check=parts.check_again),
+            Middleware(LabPages, **parts.of_labs()),
             Middleware(ResponseHeaders, always=always),
             Middleware(TokenAuth, check=parts.check, sessions=parts.sessions, open_paths=open_paths),
         ],

@@ -14,7 +14,7 @@ from mlplatform_gateway.audit.store import AuditLog
 from mlplatform_gateway.dev.lab import Labs
 from mlplatform_gateway.dev.pages import Visits
 from mlplatform_gateway.http.access import LOG_SHIPPER, MLFLOW
-from mlplatform_gateway.http.auth import TokenCheck, check_again
+from mlplatform_gateway.http.auth import TokenCheck, owner_of
 from mlplatform_gateway.http.response_headers import RAY_PAGES, ResponseHeaders
 from mlplatform_gateway.jobs.admission import Admission
 from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
@@ -108,7 +108,6 @@ class Parts:
         self.sessions = Sessions(engine, token.read)
         self.programs = _programs(config)
         self.check = TokenCheck(token.read, self.audit, self.tokens, self.programs, attempts, of_cluster.read)
-        self.check_again = partial(check_again, check=self.check, sessions=self.sessions)
         self.visits = Visits()
         self.labs = Labs(self.head)
         self.secrets = Secrets(engine, key)
@@ -130,6 +129,11 @@ class Parts:
             *(self.overview, self.services.cluster, self.head, self.utilisation),
             *(config.tools, self.disks, self.explanations),
         )
+
+    def of_labs(self) -> dict[str, Any]:
+        """Return what the pages of JupyterLab need."""
+        owner = partial(owner_of, check=self.check, sessions=self.sessions)
+        return {"labs": self.labs, "visits": self.visits, "jobs": self.store, "people": self.people, "owner": owner}
 
     def loops(self) -> Sequence[Coroutine[Any, Any, None]]:
         """Return the background work of all features; none of it returns."""

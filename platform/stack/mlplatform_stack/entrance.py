@@ -48,7 +48,7 @@ def sites(pages: Iterable[Page]) -> str:
     """Return the sites of pages for the Caddyfile, which has a snippet for each kind of site.
 
     Each page has its port at BIND_ADDRESS and DOMAIN, and names of its own, also with that port, so that pages share no
-    cookies.
+    cookies; some have names below one.
     """
     return "\n".join(site for page in pages for site in _sites(page))
 
@@ -57,10 +57,13 @@ def _sites(page: Page) -> Iterator[str]:
     port, names = page.inside, page.facts["names"]
     to_service = f"\timport {page.facts.get('site', 'page')} {page.service}:{port}\n"
     yield f"https://{{$BIND_ADDRESS}}:{port} {{\n\ttls internal\n{to_service}}}\n"
-    named = [f"{name}.{{$DOMAIN}}" for name in names]
-    hosts = [f"{{$DOMAIN}}:{port}", *(f"{host}:{port}" for host in named), *named]
+    hosts = [f"{{$DOMAIN}}:{port}", f"{names[0]}.{{$DOMAIN}}:{port}", *(f"{name}.{{$DOMAIN}}" for name in names)]
     addresses = ", ".join(f"https://{host}" for host in hosts)
     yield f"{addresses} {{\n\timport certificate{{$ISSUER}}\n{to_service}}}\n"
+    if below := page.facts.get("below"):
+        # ACME gives certificates for all names below one to those only who change its DNS records.
+        addresses = ", ".join(f"https://*.{below}.{{$DOMAIN}}{suffix}" for suffix in (f":{port}", ""))
+        yield f"{addresses} {{\n\ttls internal\n{to_service}}}\n"
 
 
 def write_certificates(root: Path) -> str:

@@ -73,7 +73,9 @@ def test_each_kind_of_site_is_a_snippet_of_the_caddyfile(tmp_path: Path) -> None
     assert used == {"page", "objects", "ray", "mlflow"}
     assert used <= set(re.findall(r"^\(([\w-]+)\) \{$", caddy, re.M))
     assert "\timport mlflow mlflow:8000\n" in text
-    assert "https://jupyter.{$DOMAIN}:8888, https://notebook.{$DOMAIN}, https://jupyter.{$DOMAIN} {" in text
+    below = "https://*.lab.{$DOMAIN}:8265, https://*.lab.{$DOMAIN} {\n\ttls internal\n\timport ray gateway:8265\n"
+    assert below in text
+    assert "https://notebook.{$DOMAIN}:8888, https://notebook.{$DOMAIN}, https://jupyter.{$DOMAIN} {" in text
 
 
 @pytest.mark.parametrize(

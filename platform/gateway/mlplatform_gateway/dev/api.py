@@ -6,7 +6,6 @@ import re
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, WebSocket
-from starlette.responses import RedirectResponse
 from starlette.websockets import WebSocketDisconnect
 
 from mlplatform.api.jobs import Page
@@ -15,9 +14,10 @@ from mlplatform_gateway.dev import pages
 from mlplatform_gateway.dev.shell import PART_BYTES, running, shell, until_one_ends
 from mlplatform_gateway.errors import ForbiddenError, RequestError
 from mlplatform_gateway.http.access import of_job
-from mlplatform_gateway.http.auth import actor_of
+from mlplatform_gateway.http.auth import actor_of, credential_in
 from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.people.rights import Verb
+from mlplatform_gateway.people.store import People
 from mlplatform_gateway.ray.head import RayHead
 
 _KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]{68}", re.ASCII)
@@ -25,7 +25,7 @@ _KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]{68}", re.ASCII)
 _Job = Annotated[JobRow, of_job(Verb.SHELL)]
 
 
-def routes(head: RayHead, audit: AuditLog, visits: pages.Visits) -> APIRouter:
+def routes(head: RayHead, audit: AuditLog, people: People, visits: pages.Visits) -> APIRouter:
     """Return the routes."""
     router = APIRouter()
 
@@ -36,21 +36,20 @@ def routes(head: RayHead, audit: AuditLog, visits: pages.Visits) -> APIRouter:
             raise ForbiddenError("A browser opens no shell; use `mlplatform ssh`.")
         if not _KEY.fullmatch(key):
             raise RequestError(f"Invalid key={key[:100]!r}: pass an ed25519 key of OpenSSH.")
+        await people.check_shells(job.team)
         async with shell(head, job, key, rank) as stream:
             await audit.add(actor, "shell", f"job {job.id}")
             await socket.accept()
             await until_one_ends(_to_job(socket, stream), _from_job(socket, stream))
 
-    @router.get("/platform/jobs/{job_id}/lab", response_model=Page)
-    async def lab(request: Request, job: _Job) -> Any:
-        """Return the address of JupyterLab in a running job, or lead a browser there."""
+    @router.post("/platform/jobs/{job_id}/lab")
+    async def lab(request: Request, job: _Job) -> Page:
+        """Begin a visit of JupyterLab in a running job, whose address a browser can open once, within a minute."""
+        await people.check_shells(job.team)
         running(job)
-        address = pages.address(request, job.id, visits.ticket(job.id, request.scope))
-        actor = actor_of(request.scope)
-        await audit.add(actor, "shell", f"job {job.id}")
-        if actor.kind == "session":
-            return RedirectResponse(address, 303, {"Cache-Control": "no-store"})
-        return Page(address=address)
+        address = visits.begin(job.id, credential_in(request.scope), pages.name_beside(request))
+        await audit.add(actor_of(request.scope), "shell", f"job {job.id}")
+        return Page(address=f"{request.url.scheme}://{address}")
 
     return router
 

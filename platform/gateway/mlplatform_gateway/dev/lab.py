@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import shlex
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -13,6 +11,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import asyncssh
+import httpx
+from pydantic import BaseModel
 
 from mlplatform_gateway.dev.shell import PART_BYTES, shell, until_one_ends
 from mlplatform_gateway.errors import NoShellError
@@ -20,8 +20,22 @@ from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.ray.head import RayHead
 from mlplatform_gateway.ray.proxy import ReverseProxy
 
+_MEMORY = "/dev/shm"  # noqa: S108 - each connection has a folder of its own
+
+_START_SECONDS = 90.0
+
+_TIMEOUT = httpx.Timeout(None, connect=5.0)
+"""Exports and git operations of JupyterLab take minutes."""
+
 _UNUSED_SECONDS = 60.0
 """Time without a request after which a connection ends; JupyterLab and its kernels stay with the job."""
+
+
+class _Found(BaseModel):
+    """Line that `mlplatform.node.lab` prints."""
+
+    socket: str
+    token: str
 
 
 @dataclass
@@ -34,6 +48,7 @@ class Lab:
         proxy: to it.
         users: requests that it serves.
         unused: set when nobody has used it for a while.
+        end: timer that sets it.
     """
 
     path: str
@@ -41,23 +56,11 @@ class Lab:
     proxy: ReverseProxy
     users: int = 0
     unused: asyncio.Event = field(default_factory=asyncio.Event)
-    _end: asyncio.TimerHandle | None = None
-
-    def enter(self) -> None:
-        """Count a request that begins."""
-        self.users += 1
-        if self._end:
-            self._end.cancel()
-
-    def leave(self) -> None:
-        """Count the end of a request."""
-        self.users -= 1
-        if not self.users:
-            self._end = asyncio.get_running_loop().call_later(_UNUSED_SECONDS, self.unused.set)
+    end: asyncio.TimerHandle | None = None
 
 
 class Labs:
-    """All of them that somebody uses."""
+    """All of them that somebody uses, by the sequence number of the job."""
 
     def __init__(self, head: RayHead) -> None:
         self._head = head
@@ -65,27 +68,44 @@ class Labs:
         self._tasks: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
-    async def of(self, job: JobRow, base: str) -> AsyncIterator[Lab]:
+    async def of(self, job: JobRow) -> AsyncIterator[Lab]:
         """Yield the JupyterLab of a running job, which starts if need be.
-
-        Args:
-            base: path of its pages, from slash to slash, the same in all calls for a job.
 
         Raises:
             NoShellError: it cannot be reached, with the reason.
             UnreachableError: Ray's head or the node's agent is unavailable.
         """
         if job.sequence not in self._open:
-            self._open[job.sequence] = asyncio.get_running_loop().create_future()
-            task = asyncio.create_task(self._serve(job, base))
+            self._open[job.sequence] = opened = asyncio.get_running_loop().create_future()
+            task = asyncio.create_task(self._serve(job, opened))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         lab = await asyncio.shield(self._open[job.sequence])
-        lab.enter()
+        self._enter(lab)
         try:
             yield lab
         finally:
-            lab.leave()
+            self._leave(job.sequence, lab)
+
+    def _enter(self, lab: Lab) -> None:
+        lab.users += 1
+        if lab.end:
+            lab.end.cancel()
+
+    def _leave(self, sequence: int, lab: Lab) -> None:
+        def retire() -> None:
+            self._forget(sequence, lab)
+            lab.unused.set()
+
+        lab.users -= 1
+        if not lab.users:
+            lab.end = asyncio.get_running_loop().call_later(_UNUSED_SECONDS, retire)
+
+    def _forget(self, sequence: int, lab: Lab) -> None:
+        """Let the next request connect again, unless one already has."""
+        opened = self._open.get(sequence)
+        if opened and opened.done() and not opened.exception() and opened.result() is lab:
+            del self._open[sequence]
 
     async def close(self) -> None:
         """Close all connections."""
@@ -93,22 +113,21 @@ class Labs:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _serve(self, job: JobRow, base: str) -> None:
-        opened = self._open[job.sequence]
+    async def _serve(self, job: JobRow, opened: asyncio.Future[Lab]) -> None:
         try:
-            async with self._connected(job) as connection:
-                with TemporaryDirectory(prefix="lab-") as folder:
-                    lab = await _start(connection, job.id, base, f"{folder}/socket")
+            # In memory, so that nothing is left of it after a crash.
+            with TemporaryDirectory(dir=_MEMORY, prefix="lab-") as folder:
+                async with self._connected(job) as connection:
+                    async with asyncio.timeout(_START_SECONDS):
+                        lab, program = await _start(connection, job.id, f"{folder}/socket")
                     opened.set_result(lab)
-                    await until_one_ends(connection.wait_closed(), lab.unused.wait())
-                    del self._open[job.sequence]
+                    await until_one_ends(program.wait_closed(), lab.unused.wait())
+                    self._forget(job.sequence, lab)
                     await lab.proxy.close()
         except Exception as error:  # whoever waits for it gets it
             if not opened.done():
+                del self._open[job.sequence]
                 opened.set_exception(_refusal(job.id, error))
-        finally:
-            self._open.pop(job.sequence, None)
-            opened.cancel()
 
     @asynccontextmanager
     async def _connected(self, job: JobRow) -> AsyncIterator[asyncssh.SSHClientConnection]:
@@ -138,21 +157,28 @@ class Labs:
                 await asyncio.gather(carrying, return_exceptions=True)
 
 
-async def _start(connection: asyncssh.SSHClientConnection, job_id: str, base: str, path: str) -> Lab:
-    """Start the JupyterLab of a connection's job, unless it runs, and forward the socket to it."""
-    program = await connection.create_process(f"exec python -m mlplatform.node.lab {shlex.quote(base)}")
+async def _start(
+    connection: asyncssh.SSHClientConnection, job_id: str, path: str
+) -> tuple[Lab, asyncssh.SSHClientProcess[str]]:
+    """Start the JupyterLab of a connection's job, unless it runs, and forward the socket to it.
+
+    Returns:
+        With the program that ends with it.
+    """
+    program = await connection.create_process("exec python -m mlplatform.node.lab")
     line = await program.stdout.readline()
     if not line:
         raise NoShellError(f"JupyterLab of job {job_id} cannot be opened: {(await program.stderr.read()).strip()}")
-    found = json.loads(line)
-    await connection.forward_local_path(path, found["socket"])
-    proxy = ReverseProxy("http://lab", lambda: found["token"], name=f"JupyterLab of job {job_id}", path=path)
-    return Lab(path, found["token"], proxy)
+    found = _Found.model_validate_json(line)
+    await connection.forward_local_path(path, found.socket)
+    proxy = ReverseProxy("http://lab", lambda: found.token, _TIMEOUT, name=f"JupyterLab of job {job_id}", path=path)
+    return Lab(path, found.token, proxy), program
 
 
 def _refusal(job_id: str, error: Exception) -> Exception:
     if isinstance(error, OSError | asyncssh.Error | ValueError):
-        return NoShellError(f"JupyterLab of job {job_id} cannot be opened ({error}); try again.")
+        reason = error or f"nothing was heard for {_START_SECONDS:g} s"
+        return NoShellError(f"JupyterLab of job {job_id} cannot be opened ({reason}); try again.")
     return error
 
 

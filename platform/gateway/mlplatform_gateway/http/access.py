@@ -68,7 +68,13 @@ class JobRight(Right):
         """
         await super().__call__(connection)
         job = await connection.app.state.jobs.get(job_id)
-        require(connection.scope, self._verb, job)
+        try:
+            require(connection.scope, self._verb, job)
+        except ForbiddenError:
+            if self._verb is Verb.SHELL:
+                audit = AuditLog(connection.app.state.jobs.engine)
+                await audit.add(actor_of(connection.scope), "refused shell", f"job {job_id}")
+            raise
         return job
 
 

@@ -71,7 +71,9 @@ BROWSERS_POST = (LOGIN, LOGIN_PAGE, LOGOUT)
 RECORDED_FAILURES, _RECORDED_SECONDS = 100, 3600.0
 """Failed log-ins that are recorded per hour, whatever their addresses: anyone who reaches the port can cause them."""
 
-_BY_KEY = re.compile(r"POST /api/jobs/([^/]+/stop)?|DELETE /api/jobs/[^/]+|POST /platform/jobs/[^/]+/resume", re.ASCII)
+_BY_KEY = re.compile(
+    r"POST /api/jobs/([^/]+/stop)?|DELETE /api/jobs/[^/]+|POST /platform/jobs/[^/]+/(resume|lab)", re.ASCII
+)
 """Requests that a session sends with its key: for jobs of one's own (`access.require`), new ones included."""
 
 _KIND, _PRINCIPAL = "mlplatform.kind", "mlplatform.principal"
@@ -223,8 +225,14 @@ class TokenAuth:
         refusal = refusal or await self._cross_site(scope)
         app = refusal or self._app
         if refusal is None and principal_of(scope) != NOBODY and not principal_of(scope).service:
-            app = until_refused(app, lambda: check_again(scope, self._check, self._sessions), self._check_seconds)
+            app = until_refused(app, lambda: self._again(scope), self._check_seconds)
         await app(scope, receive, send)
+
+    async def _again(self, scope: Scope) -> None:
+        """Check the credential of a request that lasts again; raise TokenError if it has ended."""
+        principal = principal_of(scope)
+        if await owner_of(scope, self._check, self._sessions) != principal:
+            raise TokenError(f"The rights of {principal.person} have changed; send the request again.")
 
     def _is_open(self, scope: Scope) -> bool:
         """Return whether a request needs no token: a read of an open path without a body, log-in and log-out."""
@@ -275,17 +283,21 @@ class TokenAuth:
         return None
 
 
-async def check_again(scope: Scope, check: TokenCheck, sessions: Sessions | None) -> None:
-    """Check the credential of a request that was authenticated again; raise TokenError if it has ended."""
-    principal = principal_of(scope)
-    if sessions is not None and scope.get(_KIND) == "session":
-        found = await sessions.holder(_session_in(Headers(scope=scope)) or "")
-        if found is None:
-            raise TokenError(f"This session of {principal.person or SHARED_TOKEN} has ended; log in again.")
-    else:
-        found = await check.owner(_given(scope))
-    if found != principal:
-        raise TokenError(f"The rights of {principal.person} have changed; send the request again.")
+async def owner_of(scope: Scope, check: TokenCheck, sessions: Sessions | None) -> Principal:
+    """Return who has the credential of a request that was authenticated before; raise TokenError if it has ended."""
+    if sessions is None or scope.get(_KIND) != "session":
+        return await check.owner(_given(scope))
+    found = await sessions.holder(_session_in(Headers(scope=scope)) or "")
+    if found is None:
+        raise TokenError(f"This session of {principal_of(scope).person or SHARED_TOKEN} has ended; log in again.")
+    return found
+
+
+def credential_in(scope: Scope) -> Scope:
+    """Return of a request what `owner_of` reads."""
+    names = (b"authorization", b"x-ray-authorization", b"cookie")
+    kept = [(name, value) for name, value in scope["headers"] if name in names]
+    return {**{key: scope[key] for key in (_KIND, _PRINCIPAL) if key in scope}, "type": "http", "headers": kept}
 
 
 def _malformed(scope: Scope) -> Response | None:

@@ -8,8 +8,7 @@ from contextlib import suppress
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mlplatform.errors import UnreachableError
-from mlplatform_gateway.errors import TokenError
+from mlplatform.errors import PlatformError, UnreachableError
 
 CHECK_SECONDS = 15.0
 """Interval of the checks."""
@@ -25,17 +24,18 @@ def until_refused(app: ASGIApp, check: Callable[[], Awaitable[object]], interval
     so that it does not look complete.
 
     Args:
-        check: raises TokenError if the credential is refused; called every `interval_s` seconds.
+        check: raises an error that says why the credential is refused; called every `interval_s` seconds.
     """
 
-    async def refused() -> TokenError:
+    async def refused() -> PlatformError:
         while True:
             await asyncio.sleep(interval_s)
-            with suppress(UnreachableError):
-                try:
-                    await check()
-                except TokenError as error:
-                    return error
+            try:
+                await check()
+            except UnreachableError:
+                continue
+            except PlatformError as error:
+                return error
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         serving = asyncio.ensure_future(app(scope, receive, send))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Double
+from sqlalchemy import Double, true
 from sqlalchemy.orm import Mapped, mapped_column
 
 from mlplatform_gateway.database.engine import Base
@@ -71,6 +71,9 @@ class TeamRow(Base):
 
     idle_s: Mapped[int]
     """Time after which others may have the GPUs of a job that does nothing with them, in seconds; 0 means never."""
+
+    shells: Mapped[bool] = mapped_column(server_default=true())
+    """True if owners may open shells in its jobs."""
 
     created: Mapped[datetime]
 

@@ -14,7 +14,7 @@ from mlplatform.api.people import Invited, Person, Role, TeamValues
 from mlplatform.contract import PERSON_NAME
 from mlplatform_gateway.audit.store import Actor, record
 from mlplatform_gateway.database.engine import Store, transaction
-from mlplatform_gateway.errors import NameTakenError, NoSuchNameError, PersonError, TeamInUseError
+from mlplatform_gateway.errors import ForbiddenError, NameTakenError, NoSuchNameError, PersonError, TeamInUseError
 from mlplatform_gateway.people.schema import LoginCodeRow, MemberRow, PersonRow, SessionRow, TeamRow, TokenRow
 from mlplatform_gateway.people.secrets import forget
 from mlplatform_gateway.people.tokens import new_code
@@ -57,6 +57,13 @@ class People(Store):
     def teams(self, session: Session) -> Sequence[TeamRow]:
         """Return all teams by name."""
         return session.scalars(select(TeamRow).order_by(TeamRow.name)).all()
+
+    @transaction
+    def check_shells(self, session: Session, team: str | None) -> None:
+        """Raise ForbiddenError if a team allows no shells in its jobs."""
+        row = session.get(TeamRow, team) if team else None
+        if row is not None and not row.shells:
+            raise ForbiddenError(f"Team {team} allows no shells in its jobs; administrators can change that.")
 
     @transaction
     def webhook(self, session: Session, person: str) -> str | None:

@@ -69,7 +69,7 @@ class ReverseProxy:
         path: str | None = None,
     ) -> None:
         self._server = server.rstrip("/")
-        self._name = name
+        self._name = name if path else f"{name} at {self._server}"
         self._token = token
         self._timeout = timeout
         self._silent = silent_seconds
@@ -144,7 +144,7 @@ class ReverseProxy:
         }
         number: int = getattr(error, "errno", None) or 0
         reason = (number > 0 and os.strerror(number)) or reasons.get(type(error)) or str(error) or type(error).__name__
-        return f"{self._name} at {self._server} does not answer ({reason}); it may be restarting, try again."
+        return f"{self._name} does not answer ({reason}); it may be restarting, try again."
 
 
 async def _return_response(response: httpx.Response, send: Send) -> None:

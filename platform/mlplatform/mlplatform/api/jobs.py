@@ -261,7 +261,7 @@ class Stopped(Answer):
 class Page(Answer):
     """Address of a page in a job, with a ticket that is valid once, for a minute."""
 
-    address: str
+    address: str = Field(repr=False)
 
 
 class Log(Answer):

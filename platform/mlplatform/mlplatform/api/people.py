@@ -97,6 +97,7 @@ class TeamValues(Body):
         le=366 * 86400,
         description="Time after which others may have the GPUs of a job that does nothing with them; 0 means never.",
     )
+    shells: bool = Field(default=True, description="Whether owners may open shells and JupyterLab in its jobs.")
 
     def sent(self) -> Mapping[str, Any]:
         """Return the columns that have a new value."""
@@ -117,6 +118,7 @@ class Team(Answer):
     share_cpus: float
     weight: float
     caps: dict[str, dict[str, float | int]]
+    shells: bool = True
     default_limit_s: int
     idle_s: int
 

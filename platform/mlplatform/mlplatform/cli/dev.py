@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mlplatform.cli.output import Json, print_list, seconds_in, span
+from mlplatform.cli.output import Json, explained, print_list, seconds_in, span
 
 app = typer.Typer(no_args_is_help=True, help="Dev environments: a shell, JupyterLab or an editor with GPUs.")
 
@@ -30,8 +30,9 @@ def start(
     with Jobs() as client:
         job_id = environment.start(client, name, Resources(cpus=cpus, gpus=gpus), limit_s)
         try:
-            for line in environment.until_ready(client, job_id):
-                print(line, flush=True)
+            with explained(client, job_id):
+                for line in environment.until_ready(client, job_id):
+                    print(line, flush=True)
         except KeyboardInterrupt:
             print(f"\n{job_id} stays in the queue; `mlplatform dev stop --name {name}` ends it.")
             raise SystemExit(130) from None

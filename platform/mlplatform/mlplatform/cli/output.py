@@ -6,10 +6,14 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar
 
 import typer
+
+from mlplatform.errors import PlatformError
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -17,11 +21,15 @@ if TYPE_CHECKING:
     import httpx
     from pydantic import BaseModel
 
+    from mlplatform.client.jobs import Jobs
+
     Model = TypeVar("Model", bound=BaseModel)
 
 Json = Annotated[bool, typer.Option("--json", help="Print each entry as one line of JSON.")]
 
 _Entry = TypeVar("_Entry", bound="BaseModel | Mapping[str, Any]")
+
+_EXPLAIN_SECONDS = 2.0
 
 _ENDLESS = 1 << 20
 """Columns of a table that a program reads."""
@@ -60,6 +68,26 @@ def read(model: type[Model], method: str, path: str, **options: Any) -> Model:
 
     with Connection() as link:
         return link.read(model, method, path, **options)
+
+
+@contextmanager
+def explained(client: Jobs, job_id: str) -> Iterator[None]:
+    """Print to stderr why a job waits, after two seconds and when that changes, meanwhile."""
+    left = threading.Event()
+
+    def explain() -> None:
+        said = ""
+        with suppress(PlatformError):  # who follows the job's log is shown it
+            while not left.wait(_EXPLAIN_SECONDS) and (job := client.get(job_id)).status == "PENDING":
+                if job.message != said:
+                    print(job.message, file=sys.stderr, flush=True)
+                said = job.message
+
+    threading.Thread(target=explain, daemon=True).start()
+    try:
+        yield
+    finally:
+        left.set()
 
 
 def print_log(texts: Iterable[str]) -> None:

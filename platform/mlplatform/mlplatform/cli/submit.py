@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,7 +76,7 @@ def submit(
         path, arguments or [], **{key: value for key, value in options.items() if value not in (None, {}, [])}
     )
     with Jobs() as client:
-        job_id = job_file.submit(client, job, on_wait=print)
+        job_id = job_file.submit(client, job, on_wait=partial(print, flush=True))
         print(f"Submitted job {job_id}; follow it with `mlplatform logs -f {job_id}`.", flush=True)
         if wait:
             follow(client, job_id)
@@ -83,10 +84,11 @@ def submit(
 
 def follow(client: Jobs, job_id: str) -> None:
     """Print a job's log until the job ends, and exit with its result; Ctrl-C leaves the job running."""
-    from mlplatform.cli.output import print_log
+    from mlplatform.cli.output import explained, print_log
 
     try:
-        print_log(client.follow_text(job_id))
+        with explained(client, job_id):
+            print_log(client.follow_text(job_id))
     except KeyboardInterrupt:
         print(f"\nJob {job_id} continues; follow it with `mlplatform logs -f {job_id}`,", file=sys.stderr)
         print(f"or stop it with `mlplatform stop {job_id}`.", file=sys.stderr)

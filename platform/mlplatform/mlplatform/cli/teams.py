@@ -34,6 +34,10 @@ Cap = Annotated[
 ]
 PersonCap = Annotated[list[str] | None, typer.Option(help="The same for each person of the team; repeatable.")]
 
+Shells = Annotated[
+    bool | None, typer.Option("--shells/--no-shells", help="Shells and JupyterLab in its jobs (default: allowed).")
+]
+
 
 @app.command()
 def add(
@@ -45,11 +49,12 @@ def add(
     idle_after: Idle = None,
     cap: Cap = None,
     person_cap: PersonCap = None,
+    shells: Shells = None,
 ) -> None:
     """Add a team, and print what is guaranteed between people on one Ray cluster, and what is not."""
     from mlplatform.client.people import GUARANTEES
 
-    values = _values(gpus, cpus, weight, default_limit, idle_after, cap, person_cap)
+    values = _values(gpus, cpus, weight, default_limit, idle_after, cap, person_cap, shells)
     ask("POST", _PATH, json={"name": name, **values})
     print(f"Added team {name}. Add its people with `mlplatform people add NAME --team {name}`.\n\n{GUARANTEES}", end="")
     _warn_of_shares()
@@ -65,9 +70,10 @@ def set_(
     idle_after: Idle = None,
     cap: Cap = None,
     person_cap: PersonCap = None,
+    shells: Shells = None,
 ) -> None:
     """Change the values that are given; --cap and --person-cap together replace all upper limits of the team."""
-    values = _values(gpus, cpus, weight, default_limit, idle_after, cap, person_cap)
+    values = _values(gpus, cpus, weight, default_limit, idle_after, cap, person_cap, shells)
     ask("PATCH", f"{_PATH}/{quote(name)}", named=True, json=values)
     print(f"Changed team {name}.")
     _warn_of_shares()
@@ -112,6 +118,7 @@ def _values(
     idle_after: str | None,
     cap: list[str] | None,
     person_cap: list[str] | None,
+    shells: bool | None,
 ) -> dict[str, Any]:
     """Return the fields of the gateway that are given."""
     from mlplatform.client.people import caps_in
@@ -122,6 +129,7 @@ def _values(
         "weight": weight,
         "default_limit_s": None if default_limit is None else seconds_in(default_limit, "--default-limit"),
         "idle_s": None if idle_after is None else _idle_s(idle_after),
+        "shells": shells,
     }
     if cap or person_cap:
         caps = {"team": caps_in("--cap", cap or []), "person": caps_in("--person-cap", person_cap or [])}
@@ -138,7 +146,8 @@ def _row(team: Team) -> tuple[str, ...]:
 
     shares = (f"{team.share_gpus:g}", f"{team.share_cpus:g}", f"{team.weight:g}")
     idle = in_words(team.idle_s) if team.idle_s else "never"
-    return (team.name, *shares, f"{team.default_limit_s / 3600:g} h", idle, _shown(team.caps))
+    limits = "; ".join(filter(None, (_shown(team.caps), "" if team.shells else "no shells")))
+    return (team.name, *shares, f"{team.default_limit_s / 3600:g} h", idle, limits)
 
 
 def _shown(caps: dict[str, dict[str, float]]) -> str:

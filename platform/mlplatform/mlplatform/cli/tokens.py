@@ -26,11 +26,9 @@ def login(
     person's account in ~/.mlflow/credentials, which is left alone if it has another one. S3 clients ask the gateway for
     a key, as ~/.aws/config says: in the default profile, or in the profile mlplatform if there is another default.
     """
-    from mlplatform.client.people import check_replaceable, log_in
+    from mlplatform.client.people import log_in
     from mlplatform.settings.job import settings
 
-    if not force:
-        check_replaceable(settings())
     done = log_in(settings(), code or typer.prompt("Log-in code", hide_input=True), force)
     print(f"Logged in as {done.person} until {span(done.expires)}; the token is in {done.file}.")
     if done.mlflow_file:

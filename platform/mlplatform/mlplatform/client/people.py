@@ -112,20 +112,6 @@ def _login_file(settings: Settings) -> Path:
     return settings.ray_auth_token_path or default_token_file()
 
 
-def check_replaceable(settings: Settings) -> None:
-    """Check that the file for the token has no other token than a person's.
-
-    Raises:
-        SettingsError: it has one, such as the shared token.
-    """
-    file = _login_file(settings)
-    if _content(file) and _id_in(file) is None:
-        raise SettingsError(
-            f"{file} has a token that is not a person's; set RAY_AUTH_TOKEN_PATH to another file, or pass --force to "
-            "replace it."
-        )
-
-
 def log_in(settings: Settings, code: str, force: bool = False) -> Session:
     """Exchange a log-in code for a token and accounts, in the files that Ray, MLflow and S3 clients read, mode 0600.
 
@@ -144,9 +130,12 @@ def log_in(settings: Settings, code: str, force: bool = False) -> Session:
         SettingsError: the file has another token or cannot be written.
     """
     file = _login_file(settings)
-    if not force:
-        check_replaceable(settings)
     old = None if force else _id_in(file)
+    if _content(file) and old is None and not force:
+        raise SettingsError(
+            f"{file} has a token that is not a person's; set RAY_AUTH_TOKEN_PATH to another file, or pass --force to "
+            "replace it."
+        )
     body = {"code": code, **({"instead_of": old} if old else {})}
     with Connection(settings, authenticates=False) as link:
         try:

@@ -10,10 +10,12 @@ import hashlib
 import json
 import os
 import secrets
+import select
 import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,42 +24,44 @@ from mlplatform.settings.job import settings
 _START_SECONDS = 60.0
 
 
-def main(base: str) -> None:
-    """Print the socket and the token of the job's JupyterLab as soon as it answers, then wait until the client leaves.
-
-    Args:
-        base: path of its pages, from slash to slash.
-    """
-    if find_spec("jupyterlab") is None:
+def main() -> None:
+    """Print socket and token of the job's JupyterLab as soon as it answers; wait for its end, or that of the client."""
+    found = find_spec("jupyterlab")
+    if found is None or found.origin is None:
         sys.exit("JupyterLab is not installed where this job runs; use `mlplatform ssh`.")
     # Short, as addresses of Unix sockets have at most 107 characters.
     job = hashlib.sha256(str(settings().job_id).encode()).hexdigest()[:16]
     place = Path(f"/tmp/mlplatform-lab-{job}")  # noqa: S108 - made with mode 0700
     place.mkdir(mode=0o700, exist_ok=True)
-    path = place / "socket"
+    path, state = place / "socket", place / "state"
     with (place / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not _answers(path):
-            _start(place, path, base)
-    print(json.dumps({"socket": str(path), "token": (place / "token").read_text()}), flush=True)
-    sys.stdin.read()
+            _start(place, path, state, Path(found.origin).parents[4])
+    running = json.loads(state.read_text())
+    print(json.dumps(running), flush=True)
+    with suppress(ProcessLookupError):
+        select.select([sys.stdin, os.pidfd_open(running["pid"])], [], [])
 
 
-def _start(place: Path, path: Path, base: str) -> None:
+def _start(place: Path, path: Path, state: Path, prefix: Path) -> None:
     path.unlink(missing_ok=True)
     token = secrets.token_urlsafe(32)
-    (place / "token").write_text(token)
-    options = {"sock": path, "sock_mode": "0600", "base_url": base, "allow_remote_access": True, "root_dir": Path.cwd()}
+    options = {"sock": path, "sock_mode": "0600", "allow_remote_access": True, "root_dir": Path.cwd()}
     command = [sys.executable, "-m", "jupyterlab", "--no-browser"]
+    # It would look for its extensions and settings beside the Python of the home.
+    shared, config = prefix / "share/jupyter", prefix / "etc/jupyter"
+    places = {"JUPYTER_PATH": shared, "JUPYTER_CONFIG_PATH": config, "JUPYTERLAB_DIR": shared / "lab"}
     with (place / "log").open("w") as log:
         lab = subprocess.Popen(
             [*command, *(f"--ServerApp.{name}={value}" for name, value in options.items())],
-            env={**os.environ, "JUPYTER_TOKEN": token},
+            env={**os.environ, **{name: str(path) for name, path in places.items()}, "JUPYTER_TOKEN": token},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
         )
+    state.write_text(json.dumps({"socket": str(path), "token": token, "pid": lab.pid}))
     deadline = time.monotonic() + _START_SECONDS
     while not _answers(path):
         if lab.poll() is not None or time.monotonic() > deadline:
@@ -76,4 +80,4 @@ def _answers(path: Path) -> bool:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -55,7 +55,7 @@ TABLE: dict[tuple[str, str], Asked] = {
     ("POST", "/api/jobs/{job_id}/stop"): Asked("/api/jobs/hers/stop", STOP),
     ("GET", "/api/jobs/{job_id}/logs"): Asked("/api/jobs/hers/logs", READ),
     ("WEBSOCKET", "/api/jobs/{job_id}/logs/tail"): Asked("/api/jobs/hers/logs/tail", READ),
-    ("GET", "/platform/jobs/{job_id}/lab"): Asked("/platform/jobs/hers/lab", {"owner"}),
+    ("POST", "/platform/jobs/{job_id}/lab"): Asked("/platform/jobs/hers/lab", {"owner"}),
     ("WEBSOCKET", "/platform/jobs/{job_id}/ssh"): Asked("/platform/jobs/hers/ssh?key=none", {"owner"}),
     ("GET", "/api/v0/logs/file"): Asked("/api/v0/logs/file?submission_id=hers", READ),
     ("GET", "/api/v0/logs/stream"): Asked("/api/v0/logs/stream?submission_id=hers", READ),

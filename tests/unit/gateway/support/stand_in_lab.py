@@ -38,17 +38,21 @@ class Agent:
 
     Attributes:
         commands: those of its SSH sessions.
+        open_commands: those that have not ended.
     """
 
     def __init__(self, folder: Path, listener: socket.socket) -> None:
         self.address = f"http://127.0.0.1:{listener.getsockname()[1]}"
         self.commands: list[str] = []
+        self.open_commands: list[asyncssh.SSHServerProcess[str]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._path = folder / "jupyter"
         self._listener = listener
         self._lab = uvicorn.Server(uvicorn.Config(_APP, uds=str(self._path), log_level="error"))
 
     async def run(self) -> None:
         """Serve JupyterLab, and connections one after the other, until the end."""
+        self._loop = asyncio.get_running_loop()
         accepting = asyncio.create_task(self._accept())
         await self._lab.serve()
         accepting.cancel()
@@ -67,9 +71,19 @@ class Agent:
 
     async def _command(self, process: asyncssh.SSHServerProcess[str]) -> None:
         self.commands.append(process.command or "")
-        process.stdout.write(f"{json.dumps({'socket': str(self._path), 'token': LAB_TOKEN})}\n")
-        await process.stdin.read()
-        process.exit(0)
+        self.open_commands.append(process)
+        process.stdout.write(f"{json.dumps({'socket': str(self._path), 'token': LAB_TOKEN, 'pid': 1})}\n")
+        try:
+            await process.stdin.read()
+            process.exit(0)
+        finally:
+            self.open_commands.remove(process)
+
+    def end_commands(self) -> None:
+        """End the sessions, as those do whose JupyterLab has ended."""
+        for process in self.open_commands:
+            assert self._loop
+            self._loop.call_soon_threadsafe(process.exit, 0)
 
     @property
     def started(self) -> bool:

@@ -51,12 +51,23 @@ function button(label, method, path, body) {
   return made;
 }
 
+/** A button that opens JupyterLab of a job in a tab of its own. */
+function lab(job) {
+  const made = element("button", { type: "button" }, "JupyterLab");
+  made.onclick = async () => {
+    const tab = window.open("", "_blank"); // now, as browsers block tabs that no click has opened
+    const { ok, text } = await send("POST", address(job, "lab"));
+    if (ok) tab.location = JSON.parse(text).address;
+    else tab.document.body.textContent = text;
+  };
+  return made;
+}
+
 /** What can be done with a job. */
 export function buttons(job) {
   const found = [];
   if (job.state === "RUNNING" && own(job)) {
-    const lab = { href: address(job, "lab"), target: "_blank", rel: "noopener", className: "action" };
-    found.push(element("a", lab, "JupyterLab"), copied("ssh", `mlplatform ssh ${job.id}`));
+    found.push(lab(job), copied("ssh", `mlplatform ssh ${job.id}`));
   }
   if (isOpen(job) && own(job) && !job.stopping) {
     found.push(button("Stop", "POST", `/api/jobs/${encodeURIComponent(job.id)}/stop`));
