@@ -37,6 +37,9 @@ HTTPS_PORT = 18443
 NAMES = {service: page.facts["names"] for service, page in PAGES.items()}
 """Names below the domain, on the port of all names."""
 
+BELOW = {service: f"*.{page.facts['below']}" for service, page in PAGES.items() if "below" in page.facts}
+"""All names below one."""
+
 
 @pytest.fixture(scope="module")
 def proxied(running: Stack) -> Iterator[Stack]:
@@ -85,6 +88,8 @@ def sites(stack: Stack, service: str) -> Iterator[tuple[str, int]]:
     own = port(stack, service)
     yield from (("", own), (DOMAIN, own), (f"{NAMES[service][0]}.{DOMAIN}", own))
     yield from ((f"{name}.{DOMAIN}", HTTPS_PORT) for name in NAMES[service])
+    if service in BELOW:
+        yield from ((f"{BELOW[service].replace('*', 'any')}.{DOMAIN}", number) for number in (own, HTTPS_PORT))
 
 
 @pytest.mark.parametrize("service", params(*CLOSED))
@@ -106,7 +111,10 @@ def test_entrance_passes_no_request_without_credentials(proxied: Stack, service:
 def test_every_site_of_entrance_is_tried_without_credentials(proxied: Stack) -> None:
     written = re.findall(r"https://([^\s,{]*)\{\$(\w+)\}(?::(\d+))?", (proxied.root / generated.SITES).read_text())
     names = {name.rstrip(".") for name, variable, inside in written if variable == "DOMAIN" and not inside}
-    assert names == {name for service in running_services(proxied) for name in NAMES[service]}
+    running = set(running_services(proxied))
+    assert names == {name for service in running for name in NAMES[service]} | {
+        BELOW[name] for name in running & BELOW.keys()
+    }
     published = {
         binding["HostPort"]
         for entry in proxied.containers()

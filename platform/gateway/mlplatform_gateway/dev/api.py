@@ -15,6 +15,7 @@ from mlplatform_gateway.dev.shell import PART_BYTES, running, shell, until_one_e
 from mlplatform_gateway.errors import ForbiddenError, RequestError
 from mlplatform_gateway.http.access import of_job
 from mlplatform_gateway.http.auth import actor_of, credential_in
+from mlplatform_gateway.http.description import errors
 from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.people.rights import Verb
 from mlplatform_gateway.people.store import People
@@ -42,7 +43,7 @@ def routes(head: RayHead, audit: AuditLog, people: People, visits: pages.Visits)
             await socket.accept()
             await until_one_ends(_to_job(socket, stream), _from_job(socket, stream))
 
-    @router.post("/platform/jobs/{job_id}/lab")
+    @router.post("/platform/jobs/{job_id}/lab", response_model=Page, responses=errors(404, 409))
     async def lab(request: Request, job: _Job) -> Page:
         """Begin a visit of JupyterLab in a running job, whose address a browser can open once, within a minute."""
         await people.check_shells(job.team)

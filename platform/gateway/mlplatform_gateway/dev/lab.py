@@ -177,7 +177,7 @@ async def _start(
 
 def _refusal(job_id: str, error: Exception) -> Exception:
     if isinstance(error, OSError | asyncssh.Error | ValueError):
-        reason = error or f"nothing was heard for {_START_SECONDS:g} s"
+        reason = str(error) or f"nothing was heard for {_START_SECONDS:g} s"
         return NoShellError(f"JupyterLab of job {job_id} cannot be opened ({reason}); try again.")
     return error
 
