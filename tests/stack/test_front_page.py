@@ -61,7 +61,7 @@ def test_copied_cookie_changes_nothing(jobs: Jobs, front_page: Page) -> None:
         # The page's scripts have the cookie, and here not the key.
         for path in (f"/api/jobs/{job}/stop", f"/platform/jobs/{job}/resume", "/api/jobs/", "/platform/people"):
             assert front_page.status(path, "POST") == 405
-        assert jobs.get(job).status == "RUNNING"
+        wait_for(lambda: jobs.get(job).status == "RUNNING", "the job that was not stopped", BOUND_S)
 
 
 @pytest.fixture
