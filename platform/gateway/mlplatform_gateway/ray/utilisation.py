@@ -81,7 +81,7 @@ class GpuUse:
 
 @dataclass(frozen=True)
 class JobUse:
-    """Measured use of a job's processes that Ray has started or that have connected to Ray.
+    """Measured use of a job's processes.
 
     Attributes:
         job_id: id of the job.
@@ -144,7 +144,7 @@ def utilisation_in(
     shown = [node for node in nodes if node.alive and node.total.get("CPU")]
     for detail in measured.values():
         for worker in detail.get("workers") or []:
-            if job_id := submitted.get(worker.get("jobId", "")):
+            if job_id := _owner(worker, detail.get("actors") or {}, submitted):
                 used[job_id][0] += worker.get("cpuPercent", 0) / 100
                 used[job_id][1] += (worker.get("memoryInfo") or {}).get("rss", 0)
     return Utilisation(

@@ -1,7 +1,8 @@
 """Replacement of the main file of the agent of Ray's dashboard, one per node; seen in Ray 2.60.0.
 
 It adds a route that hands its connection to a process of ours, `mlplatform.node.ssh`. As all of the agent's routes, it
-takes the cluster's token and no browser's request. `ray_commands.change_raylet` installs this file.
+takes the cluster's token and no browser's request. And Ray measures its own workers only: what other processes of jobs
+use is added to them. `ray_commands.change_raylet` installs this file.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import runpy
 import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +19,14 @@ from typing import Any
 if __name__ == "__main__":
     del sys.path[0]
 
+from mlplatform.compat.patches import around
 from mlplatform.contract import SSH
+from mlplatform.node import processes
 
 _PROGRAM = "mlplatform.node.ssh"
+
+_ENTRY_POINTS = "ray::JobSupervisor"
+"""Title of the worker that runs the entry point of a job."""
 
 
 def original() -> str:
@@ -69,6 +77,57 @@ def route() -> type:
     return SshModule
 
 
+def measure_all() -> None:
+    """Let the agent measure all processes of jobs, every 5 s as its workers."""
+    import psutil
+    from ray.dashboard.modules.reporter.reporter_agent import ReporterAgent
+
+    @around(ReporterAgent, "_async_get_workers_and_agents")
+    async def measured(original: Any, *arguments: Any) -> list[dict[str, Any]]:
+        workers: list[dict[str, Any]] = await original(*arguments)
+        # It keeps its objects, without which `cpu_percent` has nothing to compare with.
+        found = psutil.process_iter(["ppid", "cpu_percent", "memory_info"])
+        add_others(workers, {process.pid: process.info for process in found})
+        return workers
+
+
+def add_others(workers: Iterable[dict[str, Any]], found: Mapping[int, Mapping[str, Any]]) -> None:
+    """Add what other processes use to the worker that has started them, or else to that of their job's entry point.
+
+    With warm start, a program belongs to a template's processes, and has the variables that its job's shell has.
+
+    Args:
+        workers: as Ray's agent describes them.
+        found: parent (`ppid`), `cpu_percent` and `memory_info` of the processes of this node, by their id.
+    """
+    known = {worker["pid"]: worker for worker in workers}
+    attempts = {pid: attempt for pid in found.keys() - known.keys() if (attempt := _attempt(pid))}
+    entry_points = {
+        attempt: known[parent]
+        for pid, attempt in attempts.items()
+        if known.get(parent := found[pid]["ppid"], {}).get("cmdline", [""])[0] == _ENTRY_POINTS
+    }
+    for pid in found.keys() - known.keys():
+        parent = pid
+        while parent in found and parent not in known:
+            parent = found[parent]["ppid"]
+        worker = entry_points.get(attempts.get(pid, ("", ""))) or known.get(parent)
+        if worker and found[pid]["memory_info"]:
+            worker["cpu_percent"] += found[pid]["cpu_percent"] or 0
+            memory = worker["memory_info"]
+            worker["memory_info"] = memory._replace(rss=memory.rss + found[pid]["memory_info"].rss)
+
+
+def _attempt(pid: int) -> tuple[str, str] | None:
+    """Return job and attempt of a process."""
+    with suppress(OSError):
+        variables = processes.environment(pid)
+        if "MLPLATFORM_JOB_ID" in variables:
+            return variables["MLPLATFORM_JOB_ID"], variables.get("MLPLATFORM_ATTEMPT", "")
+    return None
+
+
 if __name__ == "__main__":
     held = route()
+    measure_all()
     runpy.run_path(original(), run_name="__main__")

@@ -45,8 +45,8 @@ def use(client: httpx.Client) -> dict[str, Any]:
 def test_jobs_have_user_use_and_gpus(client: httpx.Client) -> None:
     group, plain, task = use(client)["jobs"]
     assert group.pop("gpus") == [{"node": "ray-worker-0", "index": 0, "amount": 1.0, "percent": 87}]
-    assert group == {"id": "group", "user": "ada", "command": "python group.py", "cpus": 0.611, "memory": 337604608}
-    assert (plain["cpus"], plain["memory"]) == (None, None)
+    assert group == {"id": "group", "user": "ada", "command": "python group.py", "cpus": 0.617, "memory": 496214016}
+    assert (plain["cpus"], plain["memory"]) == (0.006, 158617600)
     for job in (plain, task):
         assert job["gpus"] == [{"node": "ray-worker-0", "index": 1, "amount": 0.5, "percent": None}]
 
@@ -84,8 +84,8 @@ def test_front_page_shows_measured_load(client: httpx.Client) -> None:
     (node,) = shown["nodes"]
     assert [(gpu["percent"], gpu["memory_used"] / 2**30) for gpu in node["gpus"]] == [(87, 60), (None, 20)]
     assert (node["memory_used"], node["memory_total"]) == (2007392256, 25276510208)
-    assert shown["loads"]["group"] == {"gpu": 87, "gpu_memory": 60 * 2**30, "cpus": 0.611, "memory": 337604608}
-    assert shown["loads"]["plain"] == {"gpu": None, "gpu_memory": None, "cpus": None, "memory": None}
+    assert shown["loads"]["group"] == {"gpu": 87, "gpu_memory": 60 * 2**30, "cpus": 0.617, "memory": 496214016}
+    assert shown["loads"]["plain"] == {"gpu": None, "gpu_memory": None, "cpus": 0.006, "memory": 158617600}
     assert shown["curves"]["group"].keys() == shown["loads"]["group"].keys()
 
 
