@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from browser import BOUND_S, Page
@@ -18,12 +19,16 @@ PHONE, DESK = (390, 844), (1280, 900)
 def front_page(stack: Stack, page: Page) -> Page:
     """The front page, after a login with the form."""
     page.resize(*DESK)
-    page.go(f"http://127.0.0.1:{stack.settings.ray_port}/platform/")
+    log_in(page, stack)
+    page.wait_for_text("Dev environments", "the front page")
+    return page
+
+
+def log_in(page: Page, stack: Stack, part: str = "") -> None:
+    page.go(f"http://127.0.0.1:{stack.settings.ray_port}/platform/{part}")
     page.wait_for_text("Log in", "the login page")
     page.evaluate(f"document.querySelector('input').value = {stack.secret('ray_token')!r}")
     page.click("button")
-    page.wait_for_text("Dev environments", "the front page")
-    return page
 
 
 def test_front_page_shows_nodes_and_healthy_services(stack: Stack, front_page: Page) -> None:
@@ -98,8 +103,22 @@ def test_page_of_job_shows_curves_results_and_log(latest: Trained, front_page: P
     front_page.picture("front-page-job")
 
 
-def test_logged_out_browser_sees_nothing(stack: Stack, front_page: Page) -> None:
+def test_odd_ids_and_ends_of_lines_are_shown(jobs: Jobs, front_page: Page, tmp_path: Path) -> None:
+    job = jobs.submit("printf 'first\\r\\n10 %%\\r20 %%\\r\\nlast\\n'; exec sleep 1000", tmp_path, job_id="constructor")
+    try:
+        front_page.wait_for_text("sleep 1000", "the job among those that run")
+        front_page.evaluate(f"location.hash = '#/jobs/{job}'")
+        front_page.wait_for_text("first\n20 %\nlast", "the log")
+    finally:
+        jobs.stop(job)
+        jobs.wait(job, timeout_s=60)
+
+
+def test_logged_out_browser_sees_nothing_and_returns(stack: Stack, front_page: Page) -> None:
     front_page.click("header button")
     front_page.wait_for_text("Log in", "the login page")
     assert front_page.status("/platform/") == 401
     assert front_page.status("/api/jobs/") == 401
+    front_page.go("about:blank")
+    log_in(front_page, stack, "#/jobs/nobodys")
+    front_page.wait_for_text("Job nobodys does not exist", "the page to which the address led")

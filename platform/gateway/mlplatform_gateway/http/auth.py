@@ -82,7 +82,7 @@ _KIND, _PRINCIPAL = "mlplatform.kind", "mlplatform.principal"
 INVALID = "Forbidden: Invalid authentication token"
 """The response to a wrong token, which is also the beginning of that to a person's wrong token."""
 
-_WRONG_KEY = "Forbidden: The key of this page's buttons has ended; log in again."
+_WRONG_KEY = "Unauthorized: The key of this page's buttons has ended; log in again."
 
 OF_CLUSTER = (
     "Unauthorized: The token of Ray's nodes opens nothing here; send your own or, in a job, the attempt's "
@@ -165,11 +165,13 @@ class TokenCheck:
         refused = self._cluster is not None and _equal(given, self._cluster())
         return PlainTextResponse(OF_CLUSTER, 401) if refused else None
 
-    async def fail(self, text: str, scope: Scope, kind: str, principal: str = UNKNOWN) -> PlainTextResponse:
-        """Record a failed log-in; return 403 with the text."""
+    async def fail(
+        self, text: str, scope: Scope, kind: str, principal: str = UNKNOWN, status: int = 403
+    ) -> PlainTextResponse:
+        """Record a failed log-in; return its refusal."""
         actor = Actor(principal, kind, client_address(scope))
         await self._record(actor, f"{scope.get('method', 'GET')} {scope['path']}")
-        return PlainTextResponse(text, 403)
+        return PlainTextResponse(text, status)
 
     async def _record(self, actor: Actor, target: str) -> None:
         full = len(self._recorded) == RECORDED_FAILURES and time.monotonic() - self._recorded[0] < _RECORDED_SECONDS
@@ -220,7 +222,7 @@ class TokenAuth:
         refusal = _malformed(scope) or _foreign(scope) or self._check.refused_everywhere(_given(scope))
         if refusal is None and not self._is_open(scope):
             refusal, scope = await self._authenticated(scope)
-            if refusal and _shows_pages(scope):
+            if refusal and refusal.status_code in (401, 403) and _shows_pages(scope):
                 refusal = RedirectResponse(LOGIN_PAGE, 303)
         refusal = refusal or await self._cross_site(scope)
         app = refusal or self._app
@@ -275,7 +277,8 @@ class TokenAuth:
             if given is not None and self._sessions is not None:
                 key = self._sessions.key(_session_in(Headers(scope=scope)) or "")
                 right = hmac.compare_digest(given.encode("latin-1", "replace"), key.encode())
-                return None if right else await self._check.fail(_WRONG_KEY, scope, "session")
+                whose = actor_of(scope).principal
+                return None if right else await self._check.fail(_WRONG_KEY, scope, "session", whose, 401)
         if method not in _BROWSERS_MAY and is_browser(Headers(scope=scope)):
             return PlainTextResponse(f"'{method}' method not allowed for browser traffic.", 405)
         if changes_by_session(scope):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 import anyio.to_thread
@@ -64,12 +65,15 @@ def routes(audit: AuditLog, digests: ModelDigests) -> APIRouter:
 def result_routes(runs: JobRuns, client: AsyncMlflowRest | None) -> APIRouter:
     """Return the route `GET /platform/jobs/{job_id}/results`; without MLflow, jobs have no runs."""
     router = APIRouter()
+    # MLflow's clients and the threads are also those of the gateway's own work.
+    few = asyncio.Semaphore(2)
 
     @router.get("/platform/jobs/{job_id}/results", responses=errors(404))
     async def get(job: _Job) -> Results:
         """Runs of a job at MLflow, with curves of their metrics and with models, and its checkpoints."""
         ids = [run.run_id for run in await runs.of(job.id)]
-        folder, names = await anyio.to_thread.run_sync(checkpoints, job.id)
-        return Results(runs=await read_runs(client, ids) if client else [], checkpoints=names, folder=folder)
+        async with few:
+            folder, names = await anyio.to_thread.run_sync(checkpoints, job.id)
+            return Results(runs=await read_runs(client, ids) if client else [], checkpoints=names, folder=folder)
 
     return router

@@ -11,12 +11,14 @@ from typing import Any
 from urllib.parse import quote
 
 from mlplatform.api import results as api
+from mlplatform.client.mlflow_rest import RejectedError
+from mlplatform.errors import UnreachableError
 from mlplatform.storage import addresses, objects
 from mlplatform_gateway.mlflow.client import get_run
 from mlplatform_gateway.mlflow.rest import AsyncMlflowRest
 
-_RUNS, _METRICS, _POINTS = 20, 24, 300
-"""Runs, metrics and points of a curve at most, for one page; MLflow answers one request per metric."""
+_RUNS, _METRICS, _POINTS, _CHECKPOINTS = 20, 24, 300, 100
+"""Runs, metrics, points of a curve and checkpoints at most, for one page; MLflow answers one request per metric."""
 
 _CHECKPOINT = re.compile(r"(?:.*/)?checkpoint_[^/]+(?=/)")
 
@@ -27,6 +29,13 @@ async def read_runs(client: AsyncMlflowRest, run_ids: Sequence[str]) -> list[api
     Raises:
         UnreachableError, AccessError: as `close_runs`.
     """
+    try:
+        return await _read(client, run_ids)
+    except RejectedError as error:
+        raise UnreachableError(f"{error}; see its log.") from error
+
+
+async def _read(client: AsyncMlflowRest, run_ids: Sequence[str]) -> list[api.Run]:
     found = await asyncio.gather(*(get_run(client, run_id) for run_id in run_ids[:_RUNS]))
     runs = [run for run in found if run and run["info"]["lifecycle_stage"] == "active"]
     if not runs:
@@ -82,7 +91,7 @@ def _shown(run: Mapping[str, Any], curves: Mapping[str, Mapping[str, api.Curve]]
 
 
 def checkpoints(job_id: str) -> tuple[str, list[str]]:
-    """Return the folder of a job's checkpoints, and their names below it."""
+    """Return the folder of a job's checkpoints, and the last 100 names below it."""
     folder = addresses.checkpoint_uri(job_id=job_id)
     files = (file.removeprefix(f"{folder}/") for file in objects.list_files(folder))
-    return folder, sorted({match[0] for file in files if (match := _CHECKPOINT.match(file))})
+    return folder, sorted({match[0] for file in files if (match := _CHECKPOINT.match(file))})[-_CHECKPOINTS:]

@@ -29,6 +29,7 @@ from mlplatform.errors import UnreachableError
 from mlplatform_gateway.http import request_body
 from mlplatform_gateway.http.access import OPEN, USERS, User
 from mlplatform_gateway.http.auth import FRONT_PAGE, INVALID, LOGIN_PAGE, STATIC, WHEELS, TokenCheck
+from mlplatform_gateway.http.response_headers import ResponseHeaders
 from mlplatform_gateway.pages.overview import FrontPage
 from mlplatform_gateway.people.api import open_session, set_session
 from mlplatform_gateway.people.sessions import Sessions
@@ -95,7 +96,8 @@ def overview_routes(page: FrontPage) -> APIRouter:
 
 def static_files() -> Mount:
     """Return the style and the scripts of the pages."""
-    return Mount(STATIC, StaticFiles(packages=[(_PACKAGE, "static")]))
+    # After an upgrade, a browser would mix modules of both versions.
+    return Mount(STATIC, ResponseHeaders(StaticFiles(packages=[(_PACKAGE, "static")]), {"Cache-Control": "no-cache"}))
 
 
 async def _events(page: FrontPage, read: Callable[[], Awaitable[api.Overview]]) -> AsyncIterator[str]:

@@ -16,7 +16,7 @@ from mlplatform.errors import UnreachableError
 from mlplatform_gateway.jobs.details import HIDDEN, public_attempt, public_reason
 from mlplatform_gateway.jobs.overview import SHOWN, JobOverview, ShownJobs
 from mlplatform_gateway.jobs.schema import JobRow
-from mlplatform_gateway.jobs.store import now
+from mlplatform_gateway.jobs.store import RUNNING_MESSAGE, now
 from mlplatform_gateway.jobs.submission import request_of
 from mlplatform_gateway.monitoring.disks import Disks
 from mlplatform_gateway.monitoring.outages import Outages
@@ -35,6 +35,9 @@ FRESH_SECONDS = 1.0
 _CHECK_SECONDS = 5.0
 """Interval between two checks of the tools while somebody looks at the page."""
 
+_CHARACTERS = 300
+"""Of a command or message: each change of a job sends the lists to everybody who looks."""
+
 _OLD_SECONDS = 10.0
 """Age at which the queue is shown with its time, because no job starts."""
 
@@ -47,7 +50,8 @@ class _View:
     queue: Mapping[str, api.QueuePlace]
     queue_time: datetime | None
     nodes: list[api.Node]
-    loads: Mapping[str, Load]
+    loads: dict[str, api.Load]
+    curves: dict[str, api.LoadCurve]
     problems: list[str]
     down: frozenset[str]
 
@@ -93,13 +97,13 @@ class FrontPage:
         """
         view = await self._view()
         shown = (*view.jobs.running, *view.jobs.waiting, *view.jobs.ended)
-        curves = {job_id: self._utilisation.recent.curve(job_id, time.time()) for job_id in view.loads}
         return api.Overview(
+            you=principal.person,
             jobs=[_shown(job, view.queue.get(job.id), principal) for job in shown],
             counts=view.jobs.counts,
             nodes=view.nodes,
-            loads={job_id: api.Load.model_validate(load) for job_id, load in view.loads.items()},
-            curves={job_id: api.LoadCurve(**curve) for job_id, curve in curves.items() if curve},
+            loads=view.loads,
+            curves=view.curves,
             tools=[
                 api.Tool(title=tool.title, address=address(tool), healthy=tool.title not in view.down)
                 for tool in self._tools
@@ -117,9 +121,11 @@ class FrontPage:
                 users = {job.id: job.user for job in (*jobs.running, *jobs.waiting)}
                 for share in (share for node in nodes for share in node.shares):
                     share.user = users.get(share.job, "")
-                loads = {job.id: loads[job.id] for job in jobs.running if job.id in loads}
+                measured = {job.id: api.Load.model_validate(loads[job.id]) for job in jobs.running if job.id in loads}
+                recent = {job_id: self._utilisation.recent.curve(job_id, time.time()) for job_id in measured}
+                curves = {job_id: api.LoadCurve(**curve) for job_id, curve in recent.items() if curve}
                 problems = [text for text in (full, problem) if text]
-                self._last = _View(jobs, queue, at, nodes, loads, problems, down)
+                self._last = _View(jobs, queue, at, nodes, measured, curves, problems, down)
                 self._read = time.monotonic()
             return self._last
 
@@ -200,6 +206,7 @@ def _shown(job: JobRow, place: api.QueuePlace | None, principal: Principal) -> a
     """Return a job without what the reader may not see."""
     to_job, request = relation(principal, job.person, job.team), request_of(job)
     everything = allows(to_job, Verb.METADATA)
+    message = "" if job.message == RUNNING_MESSAGE else job.message
     return api.ShownJob(
         id=job.id,
         user=job.user,
@@ -207,8 +214,8 @@ def _shown(job: JobRow, place: api.QueuePlace | None, principal: Principal) -> a
         relation=to_job,
         environment=is_environment(job.id, job.entrypoint),
         state=job.state,
-        command=job.entrypoint if everything else HIDDEN,
-        message=job.message if everything else public_reason(job.message),
+        command=job.entrypoint[:_CHARACTERS] if everything else HIDDEN,
+        message=message[:_CHARACTERS] if everything else public_reason(message),
         requests=requests(request),
         cpus=request.sums[1],
         created=job.created,

@@ -54,8 +54,8 @@ class ShownJob(Answer):
     )
     environment: bool = Field(description="It is a dev environment.")
     state: str
-    command: str
-    message: str
+    command: str = Field(description="Its beginning.")
+    message: str = Field(description="Its beginning; empty while there is nothing to say.")
     requests: str = Field(description="GPUs and CPUs, those of workers included, as in `2 GPUs and 4 CPUs`.")
     cpus: float = Field(description="CPUs among these.")
     created: Moment
@@ -86,6 +86,7 @@ class LoadCurve(Answer):
 class Overview(Answer):
     """Jobs, queue, nodes and tools; the stream sends, after the first time, only the fields that have changed."""
 
+    you: str = Field(description="Name of the person who asks; empty with the shared token.")
     jobs: list[ShownJob] = Field(description="Running ones, waiting ones in the queue's order, and the last to end.")
     counts: dict[str, int] = Field(description="Number of all open jobs by state.")
     nodes: list[Node]

@@ -37,5 +37,5 @@ class Results(Answer):
     """Runs of a job, its own first, and its checkpoints."""
 
     runs: list[Run]
-    checkpoints: list[str] = Field(description="Folders below `folder`, in the order of names.")
+    checkpoints: list[str] = Field(description="The last 100 folders below `folder`, in the order of names.")
     folder: str = Field(description="Address of the job's checkpoints.")

@@ -100,10 +100,11 @@ def test_wrong_key_is_refused_and_recorded(client: httpx.Client, tokens: dict[st
     _, of_another_session = logged_in(tokens["alice"])
     for wrong in ("", "wrong", key[:-1], of_another_session, TOKEN):
         answer = browser.request(*STOP, headers={KEY: wrong})
-        assert (answer.status_code, answer.text[-13:]) == (403, "log in again.")
+        assert (answer.status_code, answer.text[-13:]) == (401, "log in again.")
     assert client.get("/platform/jobs/hers").json()["state"] == "WAITING"
     failed = [entry for entry in client.get("/platform/audit").json()["entries"] if entry["verb"] == "failed log-in"]
-    assert {(entry["object"], entry["kind"]) for entry in failed} == {("POST /api/jobs/hers/stop", "session")}
+    found = {(entry["principal"], entry["object"], entry["kind"]) for entry in failed}
+    assert found == {("alice", "POST /api/jobs/hers/stop", "session")}
 
 
 @pytest.mark.parametrize("name", ["bob", "lena", "otto", "ada"])

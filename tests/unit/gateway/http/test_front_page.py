@@ -111,6 +111,12 @@ def test_page_shows_jobs_by_state_with_reason(started: StartedGateway, client: h
     assert jobs[2]["message"] == "It ended."
 
 
+def test_long_command_is_cut_in_lists(started: StartedGateway, client: httpx.Client) -> None:
+    started.add("long", attempts=0, entrypoint="x" * 100_000)
+    assert len(overview(client)["jobs"][-1]["command"]) == 300
+    assert len(client.get("/platform/jobs/long").json()["entrypoint"]) == 100_000
+
+
 def test_texts_never_become_markup() -> None:
     for script in SCRIPTS:
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", script.read_text()), (

@@ -209,7 +209,7 @@ def test_session_needs_its_key_for_a_visit(client: httpx.Client, opened: Opened)
         led = browser.post("/platform/login", data={"token": opened.tokens["alice"]})
         key = {"X-MLPlatform-Key": led.headers["location"].partition("#key=")[2]}
         assert browser.post("/platform/jobs/hers/lab").status_code == 405
-        assert browser.post("/platform/jobs/hers/lab", headers={"X-MLPlatform-Key": "0" * 64}).status_code == 403
+        assert browser.post("/platform/jobs/hers/lab", headers={"X-MLPlatform-Key": "0" * 64}).status_code == 401
         begun = browser.post("/platform/jobs/hers/lab", headers={**key, "Host": "localhost:8265"})
         assert begun.status_code == 200, begun.text
         opened.follow(urlsplit(begun.json()["address"]))

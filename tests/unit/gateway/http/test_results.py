@@ -102,3 +102,11 @@ def test_unavailable_mlflow_is_named(started: StartedGateway, closed_port: int) 
     with started.running() as client:
         answer = client.get("/platform/jobs/mine/results")
     assert (answer.status_code, "MLflow" in answer.text) == (503, True)
+
+
+def test_answer_of_rejecting_mlflow_is_named(started: StartedGateway, serve: Serve) -> None:
+    report(started, "own")
+    started.mlflow = serve(lambda method, path: (400, '{"error_code": "BAD_REQUEST", "message": "not today"}'))
+    with started.running() as client:
+        answer = client.get("/platform/jobs/mine/results")
+    assert (answer.status_code, "not today" in answer.text) == (503, True)

@@ -1,6 +1,7 @@
 // Buttons that change something. A session's cookie only reads, so they also send the key that the log-in has handed
-// to this tab: other ports of this host get the cookie, too, but cannot read the storage of this origin.
+// to the page: other ports of this host get the cookie, too, but cannot read the storage of this origin.
 import { copied, element } from "./elements.js";
+import { overview } from "./stream.js";
 
 const ENVIRONMENT = "exec python -m mlplatform.node.environment"; // as `mlplatform dev start` submits it
 
@@ -13,18 +14,23 @@ export const address = (job, page) => `/platform/jobs/${encodeURIComponent(job.i
 export function keepKey(hash) {
   const key = hash.match(/^#key=([0-9a-f]+)$/)?.[1];
   if (!key) return hash;
-  sessionStorage.setItem("key", key);
-  history.replaceState(null, "", location.pathname);
-  return "";
+  localStorage.setItem("key", key);
+  const wanted = sessionStorage.getItem("wanted") ?? ""; // of login.js
+  sessionStorage.removeItem("wanted");
+  history.replaceState(null, "", location.pathname + wanted);
+  return wanted;
 }
 
-/** Send a change and return the answer; lead to the log-in if this tab has no key. */
+/** Send a change and return the answer; lead to the log-in if the key has ended with its session. */
 async function send(method, path, body) {
-  const key = sessionStorage.getItem("key");
-  if (!key) location.assign("/platform/login");
-  const headers = { "Content-Type": "application/json", "X-MLPlatform-Key": key };
-  const answer = key && (await fetch(path, { method, headers, body: body && JSON.stringify(body) }));
-  return { ok: answer?.ok, status: answer?.status, text: key ? await answer.text() : "" };
+  const headers = { "Content-Type": "application/json", "X-MLPlatform-Key": localStorage.getItem("key") ?? "" };
+  try {
+    const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body) });
+    if (answer.status === 401) location.assign("/platform/login");
+    return { ok: answer.ok, status: answer.status, text: await answer.text() };
+  } catch {
+    return { ok: false, text: "The gateway does not answer; try again." };
+  }
 }
 
 /** A button for a change, which asks once more and shows why it was refused. */
@@ -56,6 +62,8 @@ function lab(job) {
   const made = element("button", { type: "button" }, "JupyterLab");
   made.onclick = async () => {
     const tab = window.open("", "_blank"); // now, as browsers block tabs that no click has opened
+    if (!tab) return made.after(" Allow this page to open tabs.");
+    tab.opener = null; // the job's page could lead this one elsewhere
     const { ok, text } = await send("POST", address(job, "lab"));
     if (ok) tab.location = JSON.parse(text).address;
     else tab.document.body.textContent = text;
@@ -78,17 +86,18 @@ export function buttons(job) {
   return element("span", { className: "buttons" }, found);
 }
 
-/** Let a form start a dev environment of a person, in place of an ended one. */
-export function startsEnvironment(form, person) {
+/** Let a form start a dev environment of whoever looks, in place of an ended one. */
+export function startsEnvironment(form) {
   form.onsubmit = async (event) => {
     event.preventDefault();
-    const id = `dev-${person || "shared"}-main`;
+    const user = overview.you || "shared";
+    const id = `dev-${user}-main`;
     const path = `/api/jobs/${encodeURIComponent(id)}`;
     const job = {
       entrypoint: ENVIRONMENT,
       submission_id: id,
-      runtime_env: { env_vars: { MLPLATFORM_JOB_ID: id, MLPLATFORM_USER: person || "shared" } },
-      metadata: { user: person || "shared" },
+      runtime_env: { env_vars: { MLPLATFORM_JOB_ID: id, MLPLATFORM_USER: user } },
+      metadata: { user },
       entrypoint_num_cpus: 1,
       entrypoint_num_gpus: Number(form.elements.gpus.value),
     };

@@ -4,7 +4,7 @@ import { plot } from "./curves.js";
 import { copied, duration, element, moment, since } from "./elements.js";
 import { followed } from "./log.js";
 import { facts, loadOf, notices, who } from "./platform.js";
-import { overview } from "./stream.js";
+import { overview, parsed } from "./stream.js";
 
 const RESULTS_MS = 15_000; // MLflow reports no changes
 const OPTIONS = {
@@ -51,8 +51,11 @@ async function refresh() {
   if (here !== opened) return;
   if (!answer.ok) return here.parts.head.replaceChildren(element("p", { className: "problem" }, text));
   const details = JSON.parse(text);
+  const ended = here.job && !isOpen(here.job);
   const first = !here.job;
-  here.job = isListed(here.id) ?? unlisted(details);
+  const shown = isListed(here.id) ?? unlisted(details);
+  // The overview has only the beginning of both.
+  here.job = { ...shown, command: details.entrypoint, message: shown.ended ? details.message : shown.message };
   const version = JSON.stringify([details, here.job]);
   if (version === here.version) return;
   here.version = version;
@@ -65,7 +68,10 @@ async function refresh() {
     return here.parts.metrics.replaceChildren(element("p", { className: "none" }, whose));
   }
   showResults(here);
-  if (!first) return;
+  if (!first && !(ended && isOpen(here.job))) return;
+  clearInterval(here.timer);
+  here.log?.close();
+  here.log?.remove();
   here.log = followed(address(here.job, "log"), () => isOpen(here.job));
   page.append(here.log);
   here.timer = setInterval(() => document.hidden || !isOpen(here.job) || showResults(here), RESULTS_MS);
@@ -74,10 +80,10 @@ async function refresh() {
 const isListed = (id) => overview.jobs.find((job) => job.id === id);
 
 /** A job that is not in the overview's lists, in their form. */
-function unlisted({ submission_id: id, metadata, entrypoint, attempts, relation, ...details }) {
+function unlisted({ submission_id: id, metadata, attempts, relation, ...details }) {
   const time = (milliseconds) => milliseconds && new Date(milliseconds).toISOString();
   return {
-    ...{ id, user: metadata.user ?? "", team: metadata.team ?? null, command: entrypoint, requests: "", cpus: 0 },
+    ...{ id, user: metadata.user ?? "", team: metadata.team ?? null, requests: "", cpus: 0 },
     ...{ state: details.state, message: details.message, stopping: false, environment: false, queue: null },
     ...{ created: time(details.start_time), ended: time(details.end_time), attempt: attempts.at(-1) ?? null },
     relation,
@@ -138,13 +144,13 @@ function showAgain({ job, parts }, { metadata, resources }) {
     const given = Object.entries(OPTIONS).filter(([name]) => values[name]);
     const options = given.map(([name, option]) => ` --${option} ${quoted(values[name])}`).join("");
     const command = `mlplatform submit .${options} --entrypoint ${quoted(job.command)}`;
-    commands.push(["Submit it again, in the folder of its files", command]);
+    commands.push(["Submit it again, in the folder of its files and with its variables and packages", command]);
   }
   if (job.state === "RUNNING" && own(job)) commands.push(["A shell in it", `mlplatform ssh ${job.id}`]);
   const lines = commands.map(([label, command]) =>
     element("p", {}, `${label}: `, element("code", {}, command), " ", copied("Copy", command)),
   );
-  const ray = element("a", { href: `/#/jobs/${encodeURIComponent(job.id)}` }, "Ray's page of it");
+  const ray = element("a", { href: `/#/jobs/${job.id}` }, "Ray's page of it");
   parts.again.replaceChildren(element("h2", {}, "Commands"), ...lines, element("p", {}, ray));
 }
 
@@ -155,7 +161,7 @@ async function showResults(here) {
   const answer = await fetch(address(here.job, "results"));
   if (here !== opened) return;
   if (!answer.ok) return metrics.replaceChildren(element("p", { className: "problem" }, await answer.text()));
-  const { runs, checkpoints, folder } = await answer.json();
+  const { runs, checkpoints, folder } = parsed(await answer.text());
   const names = [...new Set(runs.flatMap((run) => Object.keys(run.metrics)))];
   const none = (text) => element("p", { className: "none" }, text);
   metrics.replaceChildren(

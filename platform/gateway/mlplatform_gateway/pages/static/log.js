@@ -28,8 +28,8 @@ export function followed(address, grows) {
   const redraw = () => (drawn ??= setTimeout(draw, 200));
   search.oninput = redraw;
 
-  // What stands between the last carriage return and the line feed is the line.
-  const last = (line) => line.slice(line.lastIndexOf("\r") + 1);
+  // What stands after a carriage return replaces what stands before; one at the end belongs to the line feed.
+  const last = (line) => line.slice(line.lastIndexOf("\r", line.length - 2) + 1);
   const accept = (part) => {
     const parts = (unfinished + part).split("\n");
     unfinished = last(parts.pop());
@@ -46,6 +46,7 @@ export function followed(address, grows) {
     unfinished = "";
     try {
       const answer = await fetch(`${address}?follow=1&unfinished=1&skip_lines=${read}`, { signal });
+      if (answer.status >= 500) throw new Error("the gateway is starting");
       if (!answer.ok) return text.replaceChildren(await answer.text());
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       for (let part = await reader.read(); !part.done; part = await reader.read()) accept(part.value);

@@ -11,7 +11,7 @@ function route() {
   const hash = keepKey(location.hash);
   const id = hash.match(/^#\/jobs\/(.+)$/)?.[1];
   [platform.hidden, job.hidden] = [Boolean(id), !id];
-  if (id) return openJob(decodeURIComponent(id));
+  if (id) return openJob(id);
   closeJob();
   document.title = "ML platform";
   const wanted = new URLSearchParams(hash.slice(1));
@@ -25,6 +25,7 @@ filters.onchange = () => {
 };
 addEventListener("hashchange", route);
 route();
+startsEnvironment(document.getElementById("start"));
 listen(
   (parts) => {
     showPlatform(parts);
@@ -32,7 +33,3 @@ listen(
   },
   (problem) => (document.getElementById("connection").textContent = problem),
 );
-const { you } = await (await fetch("/platform/people")).json();
-document.getElementById("mine").hidden = !you;
-document.getElementById("mine").href = `#${new URLSearchParams([["person", you]])}`;
-startsEnvironment(document.getElementById("start"), you);

@@ -4,9 +4,6 @@ import { bar, gauges, gibibytes } from "./curves.js";
 import { element, figure, moment, show, since } from "./elements.js";
 import { overview } from "./stream.js";
 
-const NOTHING = "Job is currently running."; // the gateway's message when there is nothing else to say
-const HIDDEN = "<hidden>"; // the command of another team's job
-
 const at = (selector) => document.querySelector(selector);
 const runs = (job) => ["RUNNING", "STARTING"].includes(job.state);
 
@@ -15,7 +12,7 @@ export const filter = { person: "", team: "", state: "" };
 
 const OF_JOB = { person: (job) => job.user, team: (job) => job.team, state: (job) => job.state };
 
-const jobLink = (id) => element("a", { href: `#/jobs/${encodeURIComponent(id)}`, className: "id" }, id);
+const jobLink = (id, text = id) => element("a", { href: `#/jobs/${id}`, className: text === id ? "id" : "" }, text);
 
 /** One of eight colors for a person, the same wherever the person is shown. */
 function color(user) {
@@ -34,12 +31,18 @@ export function who({ user, team = "" }) {
 /** Show the parts of the overview that have changed. */
 export function showPlatform(parts) {
   if (parts.tools) showTools();
+  if ("you" in parts) showMine();
   if (parts.problems) {
     show(at("#problems"), parts.problems, String, (text) => element("p", { className: "problem" }, text));
   }
   if (parts.nodes) showNodes();
   if (parts.jobs || parts.counts || "queue_time" in parts) showJobs();
   if (parts.jobs || parts.loads || parts.curves || parts.nodes) showLoads();
+}
+
+function showMine() {
+  at("#mine").hidden = !overview.you;
+  at("#mine").href = `#${new URLSearchParams([["person", overview.you]])}`;
 }
 
 function showTools() {
@@ -54,15 +57,15 @@ function showNodes() {
   const shares = overview.nodes.filter((node) => node.alive).flatMap((node) => node.shares);
   const held = new Map();
   for (const { amount, user, free } of shares) {
-    const holder = free ? "free" : user || "in use";
+    const holder = free ? "" : user || "in use"; // no user has an empty name
     held.set(holder, (held.get(holder) ?? 0) + amount);
   }
   const all = shares.reduce((sum, share) => sum + share.amount, 0);
-  at("#gpu-count").textContent = all ? `${figure(all - (held.get("free") ?? 0))} of ${figure(all)} in use` : "";
-  const holders = [...held].sort(([one, some], [two, more]) => (one === "free") - (two === "free") || more - some);
+  at("#gpu-count").textContent = all ? `${figure(all - (held.get("") ?? 0))} of ${figure(all)} in use` : "";
+  const holders = [...held].sort(([one, some], [two, more]) => !one - !two || more - some);
   show(at("#holders"), holders, ([holder]) => holder, ([holder, amount]) => {
-    const className = `holder ${holder === "free" ? "free" : color(holder)}`;
-    return element("span", { className }, element("strong", {}, figure(amount)), ` ${holder}`);
+    const className = `holder ${holder ? color(holder) : "free"}`;
+    return element("span", { className }, element("strong", {}, figure(amount)), ` ${holder || "free"}`);
   });
   const nodes = [...overview.nodes].sort((one, two) => !one.shares.length - !two.shares.length); // GPUs first
   show(at("#nodes"), nodes, (node) => node.name, nodeCard, "No node has joined yet.");
@@ -134,7 +137,9 @@ function showChoices(jobs) {
   for (const [name, value] of Object.entries(OF_JOB)) {
     const offered = [...new Set([...jobs.map(value), filter[name]])].filter(Boolean).sort();
     const select = at(`#filters [name=${name}]`);
-    show(select, ["", ...offered], String, (value) => element("option", { value }, value.toLowerCase() || "all"));
+    show(select, ["", ...offered], String, (value) => {
+      return element("option", { value }, (name === "state" ? value.toLowerCase() : value) || "all");
+    });
     select.value = filter[name];
     select.parentElement.hidden = offered.length === 0;
   }
@@ -143,7 +148,7 @@ function showChoices(jobs) {
 function jobCard(job) {
   const queued = { className: "place", title: "place in the queue" };
   const place = job.queue && element("strong", queued, String(job.queue.place));
-  const command = !job.environment && isOpen(job) && job.command !== HIDDEN;
+  const command = !job.environment && isOpen(job) && readable(job);
   return element(
     "article",
     { className: `job ${job.state.toLowerCase()}`, data: { job: job.id } },
@@ -162,11 +167,11 @@ export function facts(job) {
   if (!runs(job)) {
     const latest = job.queue?.latest_start;
     const starts = latest ? [", starts by ", moment(latest), " if all jobs keep to their limits"] : [];
-    return [`requests ${job.requests}, waiting for `, since(job.created), ...starts];
+    return [job.requests && `requests ${job.requests}, `, "waiting for ", since(job.created), ...starts];
   }
   const node = attempt?.node ? ` on ${attempt.node}` : "";
   const again = attempt?.number > 1 ? `, attempt ${attempt.number}` : "";
-  const requests = job.requests === "nothing" ? "" : `${job.requests}, `;
+  const requests = ["nothing", ""].includes(job.requests) ? "" : `${job.requests}, `;
   return [`${requests}${job.state.toLowerCase()}${node} for `, since(attempt?.created ?? job.created), again];
 }
 
@@ -174,19 +179,19 @@ export function facts(job) {
 export function notices(job) {
   const { attempt, queue } = job;
   const reason = (...text) => element("p", { className: "reason" }, ...text);
-  if (!isOpen(job)) return job.state === "FAILED" ? [reason(job.message.slice(0, 300))] : [];
+  if (!isOpen(job)) return job.state === "FAILED" ? [reason(job.message)] : [];
   if (job.stopping) return [reason("It is being stopped.")];
   if (job.state === "WAITING") return (queue?.reasons ?? [job.message]).map((text) => reason(text));
   if (attempt?.leave_by && !attempt.ended) {
     const why = ` to save its state. ${attempt.leave_why}`;
     return [reason("asked to leave: it has until ", moment(attempt.leave_by), why)];
   }
-  return job.state === "STARTING" || job.message === NOTHING ? [] : [reason(job.message)];
+  return job.state === "STARTING" || !job.message ? [] : [reason(job.message)];
 }
 
 function links(job) {
   if (!readable(job)) return null;
-  const curves = element("a", { href: `#/jobs/${encodeURIComponent(job.id)}` }, "loss curves");
+  const curves = jobLink(job.id, "loss curves");
   const log = element("a", { href: address(job, "log") }, "log");
   return element("span", { className: "links" }, job.environment ? log : [curves, " ", log]);
 }
