@@ -11,7 +11,6 @@ import asyncio
 import runpy
 import sys
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ if __name__ == "__main__":
 
 from mlplatform.compat.patches import around
 from mlplatform.contract import SSH
-from mlplatform.node import processes
 
 _PROGRAM = "mlplatform.node.ssh"
 
@@ -86,7 +84,7 @@ def measure_all() -> None:
     async def measured(original: Any, *arguments: Any) -> list[dict[str, Any]]:
         workers: list[dict[str, Any]] = await original(*arguments)
         # It keeps its objects, without which `cpu_percent` has nothing to compare with.
-        found = psutil.process_iter(["ppid", "cpu_percent", "memory_info"])
+        found = psutil.process_iter(["ppid", "cpu_percent", "memory_info", "environ"])
         add_others(workers, {process.pid: process.info for process in found})
         return workers
 
@@ -98,33 +96,30 @@ def add_others(workers: Iterable[dict[str, Any]], found: Mapping[int, Mapping[st
 
     Args:
         workers: as Ray's agent describes them.
-        found: parent (`ppid`), `cpu_percent` and `memory_info` of the processes of this node, by their id.
+        found: parent, use and variables of the processes of this node, by their id; None for what is not readable.
     """
     known = {worker["pid"]: worker for worker in workers}
-    attempts = {pid: attempt for pid in found.keys() - known.keys() if (attempt := _attempt(pid))}
+    others = found.keys() - known.keys()
+    attempts = {pid: attempt for pid in others if all(attempt := _attempt(found[pid]["environ"] or {}))}
     entry_points = {
         attempt: known[parent]
         for pid, attempt in attempts.items()
-        if known.get(parent := found[pid]["ppid"], {}).get("cmdline", [""])[0] == _ENTRY_POINTS
+        if known.get(parent := found[pid]["ppid"], {}).get("cmdline", [""])[:1] == [_ENTRY_POINTS]
     }
-    for pid in found.keys() - known.keys():
+    for pid in others:
         parent = pid
         while parent in found and parent not in known:
             parent = found[parent]["ppid"]
-        worker = entry_points.get(attempts.get(pid, ("", ""))) or known.get(parent)
+        worker = entry_points.get(attempts.get(pid, ())) or known.get(parent)
         if worker and found[pid]["memory_info"]:
             worker["cpu_percent"] += found[pid]["cpu_percent"] or 0
             memory = worker["memory_info"]
             worker["memory_info"] = memory._replace(rss=memory.rss + found[pid]["memory_info"].rss)
 
 
-def _attempt(pid: int) -> tuple[str, str] | None:
+def _attempt(variables: Mapping[str, str]) -> tuple[str | None, ...]:
     """Return job and attempt of a process."""
-    with suppress(OSError):
-        variables = processes.environment(pid)
-        if "MLPLATFORM_JOB_ID" in variables:
-            return variables["MLPLATFORM_JOB_ID"], variables.get("MLPLATFORM_ATTEMPT", "")
-    return None
+    return tuple(variables.get(name) for name in ("MLPLATFORM_JOB_ID", "MLPLATFORM_ATTEMPT"))
 
 
 if __name__ == "__main__":

@@ -31,20 +31,11 @@ def _variables(process: int) -> dict[str, str]:
         OSError: it has ended, or belongs to another user.
         ValueError, TypeError, AttributeError: its command line only resembles that of a worker.
     """
-    found = environment(process)
+    found = dict(variable.split("=", 1) for variable in _read(process, "environ") if "=" in variable)
     context = next((word.removeprefix(CONTEXT) for word in _read(process, "cmdline") if word.startswith(CONTEXT)), "{}")
     for name, value in (json.loads(context).get("env_vars") or {}).items():
         found[name] = re.sub(r"\$\{([A-Z0-9_]+)\}", lambda match: found.get(match[1], ""), value)
     return found
-
-
-def environment(process: int) -> dict[str, str]:
-    """Return the variables with which a process was started.
-
-    Raises:
-        OSError: it has ended, or belongs to another user.
-    """
-    return dict(variable.split("=", 1) for variable in _read(process, "environ") if "=" in variable)
 
 
 def ticks(process: int) -> tuple[int, int]:
