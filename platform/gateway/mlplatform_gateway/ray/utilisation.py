@@ -86,7 +86,7 @@ class JobUse:
     Attributes:
         job_id: id of the job.
         cpus: CPUs in use, 1 being one core.
-        memory: resident memory of its processes in bytes; pages that they share count for each of them.
+        memory: resident memory of its processes in bytes; a page that n processes share counts as 1/n.
     """
 
     job_id: str

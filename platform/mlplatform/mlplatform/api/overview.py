@@ -71,7 +71,7 @@ class Load(Answer):
     gpu: float | None = Field(description="Percentage of the time in which its GPUs compute, whoever uses them.")
     gpu_memory: float | None = Field(description="Bytes in use of its GPUs.")
     cpus: float | None = Field(description="CPUs in use, 1 being one core.")
-    memory: float | None = Field(description="Resident bytes; shared pages count for each process.")
+    memory: float | None = Field(description="Resident bytes; a page that n processes share counts as 1/n.")
 
 
 class LoadCurve(Answer):

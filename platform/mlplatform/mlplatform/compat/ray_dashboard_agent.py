@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import runpy
 import sys
+import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ _PROGRAM = "mlplatform.node.ssh"
 
 _ENTRY_POINTS = "ray::JobSupervisor"
 """Title of the worker that runs the entry point of a job."""
+
+_SHARED_SECONDS = 60.0
 
 
 def original() -> str:
@@ -77,49 +81,83 @@ def route() -> type:
 
 def measure_all() -> None:
     """Let the agent measure all processes of jobs, every 5 s as its workers."""
-    import psutil
     from ray.dashboard.modules.reporter.reporter_agent import ReporterAgent
+
+    meter = Meter()
 
     @around(ReporterAgent, "_async_get_workers_and_agents")
     async def measured(original: Any, *arguments: Any) -> list[dict[str, Any]]:
         workers: list[dict[str, Any]] = await original(*arguments)
-        # It keeps its objects, without which `cpu_percent` has nothing to compare with.
-        found = psutil.process_iter(["ppid", "cpu_percent", "memory_info", "environ"])
-        add_others(workers, {process.pid: process.info for process in found})
+        assign(workers, await asyncio.to_thread(meter.read))
         return workers
 
 
-def add_others(workers: Iterable[dict[str, Any]], found: Mapping[int, Mapping[str, Any]]) -> None:
-    """Add what other processes use to the worker that has started them, or else to that of their job's entry point.
+class Meter:
+    """Measures the processes of this node."""
+
+    def __init__(self) -> None:
+        self._shared: dict[Any, tuple[float, int]] = {}
+        """For each process, a time on the monotonic clock, and the bytes that others use of its resident ones."""
+
+    def read(self) -> dict[int, dict[str, Any]]:
+        """Return parent (`ppid`), `environ`, `cpu_percent` and `memory` of each process, by its id; None: not readable.
+
+        A page that n processes share counts as 1/n (PSS), because forks of warm start share most of theirs. The kernel
+        takes up to 0.1 s per process to sum that up, so the shared part is read once a minute.
+        """
+        import psutil
+
+        before, self._shared = self._shared, {}
+        found = {}
+        # It keeps its objects, without which `cpu_percent` has nothing to compare with.
+        for process in psutil.process_iter(["ppid", "environ", "cpu_percent", "memory_info"]):
+            # None for one that has just ended.
+            now, resident = time.monotonic(), getattr(process.info.pop("memory_info"), "rss", 0)
+            known = before.get(process)
+            with suppress(psutil.Error):
+                if known is None or now - known[0] > _SHARED_SECONDS:
+                    known = now, resident - process.memory_full_info().pss
+            self._shared[process] = known or (now, 0)
+            found[process.pid] = {**process.info, "memory": max(0, resident - self._shared[process][1])}
+        return found
+
+
+def assign(workers: Iterable[dict[str, Any]], found: Mapping[int, Mapping[str, Any]]) -> None:
+    """Add what processes use to the worker that has started them, or else to that of their job's entry point.
 
     With warm start, a program belongs to a template's processes, and has the variables that its job's shell has.
 
     Args:
         workers: as Ray's agent describes them.
-        found: parent, use and variables of the processes of this node, by their id; None for what is not readable.
+        found: as `Meter.read` returns it.
     """
     known = {worker["pid"]: worker for worker in workers}
-    others = found.keys() - known.keys()
-    attempts = {pid: attempt for pid in others if all(attempt := _attempt(found[pid]["environ"] or {}))}
+    attempts = {pid: attempt for pid in found.keys() - known.keys() if all(attempt := _attempt(found[pid]))}
     entry_points = {
         attempt: known[parent]
         for pid, attempt in attempts.items()
         if known.get(parent := found[pid]["ppid"], {}).get("cmdline", [""])[:1] == [_ENTRY_POINTS]
     }
-    for pid in others:
-        parent = pid
-        while parent in found and parent not in known:
-            parent = found[parent]["ppid"]
-        worker = entry_points.get(attempts.get(pid, ())) or known.get(parent)
-        if worker and found[pid]["memory_info"]:
-            worker["cpu_percent"] += found[pid]["cpu_percent"] or 0
-            memory = worker["memory_info"]
-            worker["memory_info"] = memory._replace(rss=memory.rss + found[pid]["memory_info"].rss)
+    memory = dict.fromkeys(known, 0)
+    for pid, process in found.items():
+        worker = known.get(pid) or entry_points.get(attempts.get(pid, ())) or _started(pid, known, found)
+        if worker:
+            memory[worker["pid"]] += process["memory"]
+            worker["cpu_percent"] += 0 if pid in known else process["cpu_percent"] or 0
+    for pid, worker in known.items():
+        worker["memory_info"] = worker["memory_info"]._replace(rss=memory[pid])
 
 
-def _attempt(variables: Mapping[str, str]) -> tuple[str | None, ...]:
+def _attempt(process: Mapping[str, Any]) -> tuple[str | None, ...]:
     """Return job and attempt of a process."""
-    return tuple(variables.get(name) for name in ("MLPLATFORM_JOB_ID", "MLPLATFORM_ATTEMPT"))
+    return tuple((process["environ"] or {}).get(name) for name in ("MLPLATFORM_JOB_ID", "MLPLATFORM_ATTEMPT"))
+
+
+def _started(pid: int, known: Mapping[int, dict[str, Any]], found: Mapping[int, Any]) -> dict[str, Any] | None:
+    """Return the worker from which a process descends."""
+    while pid in found and pid not in known:
+        pid = found[pid]["ppid"]
+    return known.get(pid)
 
 
 if __name__ == "__main__":
