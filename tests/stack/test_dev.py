@@ -213,8 +213,11 @@ def test_borrowed_environment_says_who_takes_it_and_returns(
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
-def test_fifty_kills_lose_no_file_and_hold_no_gpu(stack: Stack, people: dict[str, Person], jobs: Jobs) -> None:
+def test_fifty_kills_lose_no_file_and_hold_no_gpu(
+    stack: Stack, people: dict[str, Person], jobs: Jobs, request: pytest.FixtureRequest
+) -> None:
     alice = people["alice"]
+    request.addfinalizer(lambda: alice.types("mlplatform", "dev", "stop"))
     job_id = start(alice, "--gpus", "1")
 
     def node() -> str:
@@ -222,7 +225,7 @@ def test_fifty_kills_lose_no_file_and_hold_no_gpu(stack: Stack, people: dict[str
 
     def kill_lab() -> None:
         assert printed_by_cell(opened(alice), "print(1)") == "1\n"
-        stack.execute(node(), "pkill", "--signal", "KILL", "--full", "jupyter-lab")
+        stack.execute(node(), "pkill", "--signal", "KILL", "--full", "jupyterlab")
 
     def kill_shell() -> None:
         with subprocess.Popen([PROGRAM, "ssh", job_id, "--", "sleep 1000"], env=alice.variables) as shell:

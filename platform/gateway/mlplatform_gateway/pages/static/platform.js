@@ -41,6 +41,7 @@ export function showPlatform(parts) {
 }
 
 function showMine() {
+  at("header button").textContent = overview.you ? `Log out ${overview.you}` : "Log out";
   at("#mine").hidden = !overview.you;
   at("#mine").href = `#${new URLSearchParams([["person", overview.you]])}`;
 }
@@ -191,7 +192,7 @@ export function notices(job) {
 
 function links(job) {
   if (!readable(job)) return null;
-  const curves = jobLink(job.id, "loss curves");
+  const curves = job.attempt && jobLink(job.id, "loss curves");
   const log = element("a", { href: address(job, "log") }, "log");
   return element("span", { className: "links" }, job.environment ? log : [curves, " ", log]);
 }
