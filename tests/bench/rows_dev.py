@@ -16,9 +16,7 @@ from harness import ALONE, RESULT, TOGETHER, Row, interleaved
 from host import CHECKOUT, run
 from workbench import COLD, Bench, NotMeasuredError
 
-from mlplatform.dev.environment import until_ready
-
-_START = "exec python -m mlplatform.node.environment"
+from mlplatform.dev.environment import ENTRYPOINT, until_ready
 
 PROGRAM = str(CHECKOUT / ".venv/bin/mlplatform")
 
@@ -26,7 +24,7 @@ PROGRAM = str(CHECKOUT / ".venv/bin/mlplatform")
 @contextmanager
 def environment(bench: Bench, env: Mapping[str, str] | None) -> Iterator[str]:
     """Start a dev environment without resources, as `mlplatform dev start` does; yield its id once it can be used."""
-    job_id = bench.jobs.submit(_START, None, job_id=f"bench-dev-{secrets.token_hex(4)}", env=env)
+    job_id = bench.jobs.submit(ENTRYPOINT, None, job_id=f"bench-dev-{secrets.token_hex(4)}", env=env)
     try:
         for _ in until_ready(bench.jobs, job_id):
             pass

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import re
-import socket
 import subprocess
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import SplitResult, urlsplit
 
-import httpx
 import pytest
 from browser import BOUND_S, Page
+from failure_training import crash
 from gpu_jobs import holding_gpu
 from host import CHECKOUT, GRACE_S, Stack, wait_for
+from lab_client import printed_by_cell
 from persons import Person, submit
-from websockets.sync.client import connect
 
-from mlplatform.client.jobs import Jobs, Resources
+from mlplatform.client.jobs import ENDED, Jobs, Resources
+
+PROGRAM = str(CHECKOUT / ".venv/bin/mlplatform")
 
 PACKAGE = """
 mkdir /tmp/own && cd /tmp/own
@@ -67,10 +67,15 @@ def start(person: Person, *options: str) -> str:
     return found[1]
 
 
+def opened(person: Person) -> SplitResult:
+    """Address of JupyterLab that `mlplatform dev open` prints on a laptop."""
+    return urlsplit(person.types("mlplatform", "dev", "open", "--no-browser").strip())
+
+
 @pytest.fixture
 def address(alices: Environment) -> SplitResult:
-    """Address of JupyterLab that `mlplatform dev open` has printed on alice's laptop."""
-    return urlsplit(alices.person.types("mlplatform", "dev", "open", "--no-browser").strip())
+    """Address of JupyterLab in alice's."""
+    return opened(alices.person)
 
 
 def test_home_and_its_packages_outlive_environment(alices: Environment) -> None:
@@ -95,7 +100,7 @@ def log_in(page: Page, gateway: str, token: str) -> None:
     page.wait_for_text("Log in", "the login page")
     page.evaluate(f"document.querySelector('input').value = {token.strip()!r}")
     page.click("button")
-    page.wait_for_text("Nodes", "the front page")
+    page.wait_for_text("Dev environments", "the front page")
 
 
 def shows_launcher(page: Page) -> None:
@@ -122,35 +127,19 @@ def test_scripts_of_lab_neither_read_nor_change_other_pages(page: Page, address:
     page.evaluate(f"fetch('{gateway}/platform/logout', {options}).then(() => 1)")
     assert "mlplatform-lab" not in page.evaluate("document.cookie")
     page.go(f"{gateway}/platform/")
-    page.wait_for_text("Nodes", "the front page, still logged in")
+    page.wait_for_text("Dev environments", "the front page, still logged in")
 
 
 def test_kernel_has_environment_of_job(address: SplitResult, alices: Environment) -> None:
-    # Browsers know that names below `localhost` are this machine's; resolvers do not.
-    host, gateway = {"Host": address.netloc}, f"http://127.0.0.1:{address.port}"
-    header = {"msg_id": uuid.uuid4().hex, "msg_type": "execute_request", "username": "", "session": uuid.uuid4().hex}
-    code = "import os, ray; print(os.getcwd(), os.environ['MLPLATFORM_JOB_ID'])"
-    request = {"header": {**header, "version": "5.3"}, "parent_header": {}, "metadata": {}, "channel": "shell"}
-    with httpx.Client(base_url=gateway, headers=host, timeout=60) as browser:
-        assert browser.get("/api/contents").status_code == 403, "a stranger reads files"
-        assert browser.get(f"/?{address.query}").headers["Location"] == "/lab"
-        kernel = browser.post("/api/kernels", json={"name": "python3"}).raise_for_status().json()["id"]
-        cookies = {"Cookie": "; ".join(f"{name}={value}" for name, value in browser.cookies.items())}
-        reached = socket.create_connection(("127.0.0.1", address.port or 0))
-        channels = f"ws://{address.netloc}/api/kernels/{kernel}/channels"
-        with connect(channels, sock=reached, additional_headers=cookies, proxy=None) as opened:
-            opened.send(json.dumps({**request, "content": {"code": code, "silent": False}}))
-            while (message := json.loads(opened.recv(60)))["msg_type"] != "stream":
-                assert message["msg_type"] != "error", message
-        browser.delete(f"/api/kernels/{kernel}").raise_for_status()
-    assert message["content"]["text"] == f"/homes/{alices.person.name} {alices.job_id}\n"
+    printed = printed_by_cell(address, "import os, ray; print(os.getcwd(), os.environ['MLPLATFORM_JOB_ID'])")
+    assert printed == f"/homes/{alices.person.name} {alices.job_id}\n"
 
 
 def test_environment_waits_for_gpu_with_reason(people: dict[str, Person], jobs: Jobs) -> None:
     alice = people["alice"]
     with holding_gpu(jobs, 2) as holders:
         wait_for(lambda: all(jobs.get(holder).status == "RUNNING" for holder in holders), "jobs with all GPUs")
-        command = [str(CHECKOUT / ".venv/bin/mlplatform"), "dev", "start", "--name", "waits", "--gpus", "1"]
+        command = [PROGRAM, "dev", "start", "--name", "waits", "--gpus", "1"]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         with subprocess.Popen(command, env=alice.variables, **pipes) as waiting:
             assert waiting.stdout
@@ -220,3 +209,41 @@ def test_borrowed_environment_says_who_takes_it_and_returns(
     assert start(bob, "--gpus", "1") == borrowed.job_id
     assert [attempt.outcome for attempt in jobs.attempts(borrowed.job_id)] == ["PREEMPTED", None]
     assert borrowed.types("cat mine").strip() == "kept"
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_fifty_kills_lose_no_file_and_hold_no_gpu(
+    stack: Stack, people: dict[str, Person], jobs: Jobs, request: pytest.FixtureRequest
+) -> None:
+    alice = people["alice"]
+    request.addfinalizer(lambda: alice.types("mlplatform", "dev", "stop"))
+    job_id = start(alice, "--gpus", "1")
+
+    def node() -> str:
+        return str(jobs.attempts(job_id)[-1].node)
+
+    def kill_lab() -> None:
+        assert printed_by_cell(opened(alice), "print(1)") == "1\n"
+        stack.execute(node(), "pkill", "--signal", "KILL", "--full", "jupyterlab")
+
+    def kill_shell() -> None:
+        with subprocess.Popen([PROGRAM, "ssh", job_id, "--", "sleep 1000"], env=alice.variables) as shell:
+            wait_for(lambda: stack.execute(node(), "pkill", "-KILL", "sshd-session", check=False).returncode == 0, "it")
+            assert shell.wait(30), "the shell has not noticed"
+
+    def writes(number: int) -> bool:
+        """Return whether alice writes a file, and finds it beside all others."""
+        if jobs.get(job_id).status in ENDED:
+            start(alice, "--gpus", "1")
+        printed = alice.types("mlplatform", "ssh", job_id, "--", f"touch ~/kill-{number}; ls ~/kill-* | wc -l")
+        return printed == f"{number}\n"
+
+    kills = [lambda: crash(stack, "gateway"), kill_lab, kill_shell, lambda: crash(stack, node())]
+    for number in range(1, 51):
+        kills[number % len(kills)]()
+        wait_for(partial(writes, number), f"a shell after kill {number}", 300)
+    print(f"{len(jobs.attempts(job_id))} attempts since the environment was started last", flush=True)
+    alice.types("mlplatform", "dev", "stop")
+    with holding_gpu(jobs, 2) as both:
+        wait_for(lambda: all(jobs.get(job).status == "RUNNING" for job in both), "both GPUs to be free", 120)

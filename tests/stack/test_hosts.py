@@ -7,15 +7,19 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from failure_training import OUTAGE_SECONDS, after_a_checkpoint, crash, nothing_is_lost, recovery, reports, wait_until
 from host import SCRIPTS, Stack, run, wait_for
+from lab_client import printed_by_cell
+from persons import administer
 from second_host import CPUS, SecondHost, second_host
 from secret_search import leaks, of_services, shown_by
 
 from mlplatform.capacity.resources import Resources
 from mlplatform.client.jobs import Jobs
+from mlplatform.dev.environment import ENTRYPOINT, until_ready
 
 # The second host's network does not reach the address of another S3 server on Docker's bridge.
 pytestmark = pytest.mark.minio
@@ -108,6 +112,20 @@ def joined(host: SecondHost) -> None:
     wait_for(lambda: has_node(host.stack), "the second host's node")
 
 
+def assert_environment_opens(stack: Stack, jobs: Jobs) -> None:
+    """Assert that JupyterLab and a shell of a dev environment on the second host are reached through the first."""
+    job = jobs.submit(ENTRYPOINT, None, job_id="dev-shared-second", resources=Resources(CPUS))
+    try:
+        for _ in until_ready(jobs, job):
+            pass
+        assert printed_by_cell(urlsplit(jobs.lab(job)), "import socket; print(socket.gethostname())") == f"{NODE}\n"
+        printed = administer(stack, "ssh", job, "--", "hostname; cd; ls lessons.md")
+        assert printed == f"{NODE}\nlessons.md\n", "it has no home there"
+    finally:
+        jobs.stop(job)
+        jobs.wait(job, timeout_s=60)
+
+
 @pytest.fixture
 def hub(stack: Stack) -> Iterator[Stack]:
     """The stack, which is without a hub again afterwards."""
@@ -151,6 +169,7 @@ def test_second_host_joins_without_restarts_until_it_is_removed(
         address = seen.pop("address")
         assert seen == {"host": NODE, "nodes": 4, "experiments": True, "cache": "a model", "photos": "photos"}
         assert "a task ran on ray-worker-0" in jobs.logs(job)
+        assert_environment_opens(hub, jobs)
         wait_for(lambda: health(hub, address) == {"up"}, "metrics of the second host", 60)
         assert "second\t10.213." in hub.make("hosts").stdout
         assert not answers_strangers(hub)

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import boto3
 import httpx
@@ -22,9 +23,11 @@ from browser import BOUND_S, Page, opened
 from failure_training import container_state, crash_until_healthy, outage
 from figures import count
 from host import CHECKOUT, Stack, run, wait_for
+from lab_client import printed_by_cell
 from secret_search import leaks, of_services, shown_by
 from test_security import CLOSED, PAGES, params, port, refuses, running_services
 
+from mlplatform.client.jobs import Jobs
 from mlplatform.secrets.credentials import read_mlflow_account, read_s3_account
 from mlplatform_stack import entrance, generated
 
@@ -257,6 +260,25 @@ def test_main_job_trains_and_logs_through_tls(proxied: Stack) -> None:
     assert any(key.endswith("checkpoint.ckpt") for key in proxied.objects("ray", f"{job_id}/"))
 
 
+def test_jupyterlab_of_job_runs_cell_through_tls(proxied: Stack, jobs: Jobs, tmp_path: Path) -> None:
+    job = jobs.submit("exec sleep 1000", tmp_path)
+    try:
+        wait_for(lambda: jobs.get(job).status == "RUNNING", "the job", 60)
+        name = f"ray.{DOMAIN}"
+        headers = {"Host": f"{name}:{HTTPS_PORT}", "Authorization": f"Bearer {proxied.secret('ray_token')}"}
+        with httpx.Client(
+            base_url=f"https://{ADDRESS}:{HTTPS_PORT}", headers=headers, verify=authority(proxied)
+        ) as client:
+            answer = client.post(f"/platform/jobs/{job}/lab", extensions={"sni_hostname": name}).raise_for_status()
+        opened = urlsplit(answer.json()["address"])
+        assert (opened.scheme, opened.netloc[16:]) == ("https", f".lab.{DOMAIN}:{HTTPS_PORT}")
+        code = "import os; print(os.environ['MLPLATFORM_JOB_ID'])"
+        assert printed_by_cell(opened, code, ADDRESS, authority(proxied)) == f"{job}\n"
+    finally:
+        jobs.stop(job)
+        jobs.wait(job, timeout_s=60)
+
+
 @pytest.fixture
 def tls_page(proxied: Stack, tmp_path: Path) -> Iterator[Page]:
     """A page of a browser that accepts the entrance's certificate and no other unknown one."""
@@ -273,7 +295,7 @@ def test_front_page_logs_in_through_tls(proxied: Stack, tls_page: Page) -> None:
     tls_page.evaluate(f"document.querySelector('input').value = {proxied.secret('ray_token')!r}")
     tls_page.click("button")
     tls_page.wait_for_text("ray-worker-1", "the nodes")
-    links = tls_page.evaluate("[...document.querySelectorAll('.tools a')].map(tool => tool.href)")
+    links = tls_page.evaluate("[...document.querySelectorAll('#tools a')].map(tool => tool.href)")
     assert f"{address(proxied, 'notebook')}/" in links, links
     assert all(link.startswith(f"https://{ADDRESS}:") for link in links), links
     assert tls_page.evaluate("isSecureContext")

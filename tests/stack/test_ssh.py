@@ -125,6 +125,8 @@ def test_each_rank_of_a_training_is_reached_on_its_node(people: dict[str, Person
             seen[rank] = printed.split()
             assert seen[rank][1] == job, printed
         assert {words[0] for words in seen.values()} == {"ray-worker-0", "ray-worker-1"}
+        stacks = ("mlplatform", "ssh", job, "--rank", "1", "--", "py-spy dump --pid $(pgrep --newest RayTrainWo)")
+        assert "steps.py" in people["alice"].types(*stacks)
         by_name = client(config, "ssh", f"{job}+1.mlplatform", "hostname")
         assert by_name.stdout.strip() == seen[1][0], by_name.stderr
         none = people["alice"].types("mlplatform", "ssh", job, "--rank", "7", "--", "true")

@@ -14,7 +14,7 @@ from mlplatform_gateway.audit.store import AuditLog
 from mlplatform_gateway.dev.lab import Labs
 from mlplatform_gateway.dev.pages import Visits
 from mlplatform_gateway.http.access import LOG_SHIPPER, MLFLOW
-from mlplatform_gateway.http.auth import TokenCheck
+from mlplatform_gateway.http.auth import TokenCheck, owner_of
 from mlplatform_gateway.http.response_headers import RAY_PAGES, ResponseHeaders
 from mlplatform_gateway.jobs.admission import Admission
 from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
@@ -36,7 +36,7 @@ from mlplatform_gateway.monitoring.ray_dashboard import Monitoring
 from mlplatform_gateway.notify.loop import Messenger
 from mlplatform_gateway.notify.sender import MailServer, MessageSender
 from mlplatform_gateway.packages.store import Packages
-from mlplatform_gateway.pages.view import FrontPage
+from mlplatform_gateway.pages.overview import FrontPage
 from mlplatform_gateway.people.s3_key import FileKey, PeopleKey
 from mlplatform_gateway.people.secrets import Secrets
 from mlplatform_gateway.people.sessions import Sessions
@@ -129,7 +129,11 @@ class Parts:
             *(self.overview, self.services.cluster, self.head, self.utilisation),
             *(config.tools, self.disks, self.explanations),
         )
-        self.pages = mlflow.JobPages(self.tracking) if self.tracking else None
+
+    def of_labs(self) -> dict[str, Any]:
+        """Return what the pages of JupyterLab need."""
+        owner = partial(owner_of, check=self.check, sessions=self.sessions)
+        return {"labs": self.labs, "visits": self.visits, "jobs": self.store, "people": self.people, "owner": owner}
 
     def loops(self) -> Sequence[Coroutine[Any, Any, None]]:
         """Return the background work of all features; none of it returns."""

@@ -138,10 +138,6 @@ class GatewaySettings(OfGateway, EnvironmentSettings):
         profiles = ("", *self.compose_profiles.split(","))
         return [tool for tool in self.all_tools or () if tool.profile in profiles]
 
-    def tool(self, title: str) -> Tool | None:
-        """Return one of the tools, if the stack has it."""
-        return next((tool for tool in self.tools if tool.title == title), None)
-
     @property
     def driver_labels(self) -> dict[str, str]:
         """The driver label as a label selector, as in `Settings.driver_labels`."""

@@ -27,7 +27,7 @@ from typing import Any
 from mlplatform_warm.client import F_SETSIG, Cold, limits, read
 from mlplatform_warm.template import Template
 
-_PR_SET_DUMPABLE = 4
+_PR_SET_DUMPABLE, _PR_SET_PTRACER = 4, 0x59616D61
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -35,6 +35,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def set_dumpable(on: bool) -> None:
     """Allow or forbid other processes of this user to trace this one, and to read its memory."""
     _libc.prctl(_PR_SET_DUMPABLE, int(on), 0, 0, 0)
+    # `kernel.yama.ptrace_scope=1` allows it to parents only, so not to py-spy in a shell of the job; -1 is any process.
+    _libc.prctl(_PR_SET_PTRACER, ctypes.c_ulong(-on), 0, 0, 0)
 
 
 class Program:

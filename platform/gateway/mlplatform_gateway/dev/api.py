@@ -9,12 +9,12 @@ from fastapi import APIRouter, Query, Request, WebSocket
 from starlette.websockets import WebSocketDisconnect
 
 from mlplatform.api.jobs import Page
-from mlplatform_gateway.audit.store import Actor, AuditLog
+from mlplatform_gateway.audit.store import AuditLog
 from mlplatform_gateway.dev import pages
 from mlplatform_gateway.dev.shell import PART_BYTES, running, shell, until_one_ends
 from mlplatform_gateway.errors import ForbiddenError, RequestError
 from mlplatform_gateway.http.access import of_job
-from mlplatform_gateway.http.auth import TokenCheck, actor_of, credential
+from mlplatform_gateway.http.auth import actor_of, credential_in
 from mlplatform_gateway.http.description import errors
 from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.people.rights import Verb
@@ -26,14 +26,15 @@ _KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]{68}", re.ASCII)
 _Job = Annotated[JobRow, of_job(Verb.SHELL)]
 
 
-def routes(head: RayHead, audit: AuditLog, people: People, check: TokenCheck, visits: pages.Visits) -> APIRouter:
+def routes(head: RayHead, audit: AuditLog, people: People, visits: pages.Visits) -> APIRouter:
     """Return the routes."""
     router = APIRouter()
 
     @router.websocket("/platform/jobs/{job_id}/ssh")
     async def ssh(socket: WebSocket, job: _Job, key: str, rank: Annotated[int | None, Query(ge=0)] = None) -> None:
         actor = actor_of(socket.scope)
-        _refuse_session(actor, "ssh")
+        if actor.kind == "session":
+            raise ForbiddenError("A browser opens no shell; use `mlplatform ssh`.")
         if not _KEY.fullmatch(key):
             raise RequestError(f"Invalid key={key[:100]!r}: pass an ed25519 key of OpenSSH.")
         await people.check_shells(job.team)
@@ -42,24 +43,16 @@ def routes(head: RayHead, audit: AuditLog, people: People, check: TokenCheck, vi
             await socket.accept()
             await until_one_ends(_to_job(socket, stream), _from_job(socket, stream))
 
-    @router.get("/platform/jobs/{job_id}/lab", response_model=Page, responses=errors(404, 409))
+    @router.post("/platform/jobs/{job_id}/lab", response_model=Page, responses=errors(404, 409))
     async def lab(request: Request, job: _Job) -> Page:
-        """Return an address of JupyterLab in a running job, which a browser can open once, within a minute."""
-        actor, given = actor_of(request.scope), credential(request.scope)
-        _refuse_session(actor, "dev open")
+        """Begin a visit of JupyterLab in a running job, whose address a browser can open once, within a minute."""
         await people.check_shells(job.team)
         running(job)
-        address = visits.begin(job.id, lambda: check.owner(given), pages.name_beside(request))
-        await audit.add(actor, "shell", f"job {job.id}")
+        address = visits.begin(job.id, credential_in(request.scope), pages.name_beside(request))
+        await audit.add(actor_of(request.scope), "shell", f"job {job.id}")
         return Page(address=f"{request.url.scheme}://{address}")
 
     return router
-
-
-def _refuse_session(actor: Actor, command: str) -> None:
-    """Refuse a session of a browser, which only reads: other servers of its host get its cookie."""
-    if actor.kind == "session":
-        raise ForbiddenError(f"A browser opens no shell; use `mlplatform {command}`.")
 
 
 async def _to_job(socket: WebSocket, stream: Any) -> None:

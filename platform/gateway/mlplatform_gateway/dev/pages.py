@@ -86,13 +86,13 @@ class _Visit:
     """Somebody's right to the pages of a job.
 
     Attributes:
-        owner: returns who has the credential with which it was asked for; raises TokenError if that has ended.
+        credential: with which it was asked for.
         ticket: shown once, for the cookie; empty afterwards.
         since: time of the request on the monotonic clock, in seconds.
     """
 
     job_id: str
-    owner: Callable[[], Awaitable[Principal]]
+    credential: Scope
     ticket: str
     cookie: str
     since: float
@@ -104,16 +104,16 @@ class Visits:
     def __init__(self) -> None:
         self._visits: dict[str, _Visit] = {}
 
-    def begin(self, job_id: str, owner: Callable[[], Awaitable[Principal]], name: str) -> str:
+    def begin(self, job_id: str, credential: Scope, name: str) -> str:
         """Return host and path of a new visit, with the ticket.
 
         Args:
-            owner: as in `_Visit`.
+            credential: of whoever asks for it.
             name: name below which it is, with its port.
         """
         self._forget()
         label, ticket, cookie = secrets.token_hex(8), secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-        self._visits[label] = _Visit(job_id, owner, ticket, cookie, time.monotonic())
+        self._visits[label] = _Visit(job_id, credential, ticket, cookie, time.monotonic())
         return f"{label}.{name}/?ticket={ticket}"
 
     def enter(self, label: str, ticket: str) -> str | None:
@@ -139,14 +139,27 @@ class Visits:
 
 
 class LabPages:
-    """ASGI middleware that answers requests to the names of visits, and passes on all others."""
+    """ASGI middleware that answers requests to the names of visits, and passes on all others.
 
-    def __init__(self, app: ASGIApp, labs: Labs, visits: Visits, jobs: JobStore, people: People) -> None:
+    Args:
+        owner: returns who has a credential; raises TokenError if it has ended.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        labs: Labs,
+        visits: Visits,
+        jobs: JobStore,
+        people: People,
+        owner: Callable[[Scope], Awaitable[Principal]],
+    ) -> None:
         self._app = app
         self._labs = labs
         self._visits = visits
         self._jobs = jobs
         self._people = people
+        self._owner = owner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_request = scope["type"] in ("http", "websocket")
@@ -181,7 +194,7 @@ class LabPages:
             TokenError: the credential has ended.
             ForbiddenError: it gives no right to the job, or the team allows no shells.
         """
-        principal, job = await visit.owner(), await self._jobs.get(visit.job_id)
+        principal, job = await self._owner(visit.credential), await self._jobs.get(visit.job_id)
         require(identified({}, principal), Verb.SHELL, job)
         await self._people.check_shells(job.team)
         return principal, job

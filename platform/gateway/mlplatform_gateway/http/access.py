@@ -12,9 +12,9 @@ from starlette.types import Scope
 from mlplatform.api.jobs import ID
 from mlplatform_gateway.audit.store import AuditLog
 from mlplatform_gateway.errors import ForbiddenError, NoSuchJobError
-from mlplatform_gateway.http.auth import actor_of, principal_of
+from mlplatform_gateway.http.auth import actor_of, changes_by_session, principal_of
 from mlplatform_gateway.jobs.schema import JobRow
-from mlplatform_gateway.people.rights import Principal, Verb, may, refusal
+from mlplatform_gateway.people.rights import Principal, Relation, Verb, may, refusal, relation
 
 LOG_SHIPPER, MLFLOW = "log shipper", "MLflow server"
 """Names of the services that have tokens of their own here."""
@@ -94,7 +94,7 @@ class JobOrRaysRight(JobRight):
         try:
             return await super().__call__(connection, job_id)
         except NoSuchJobError:
-            if not principal_of(connection.scope).administrator:
+            if not principal_of(connection.scope).administrator or changes_by_session(connection.scope):
                 raise
         if self._verb in (Verb.STOP, Verb.DELETE):
             audit = AuditLog(connection.app.state.jobs.engine)
@@ -142,11 +142,13 @@ def of_job_or_rays(verb: Verb) -> Any:
 
 
 def require(scope: Scope, verb: Verb, job: JobRow) -> None:
-    """Check a right to a job.
+    """Check a right to a job; with a session, people change their own jobs only.
 
     Raises:
         ForbiddenError: the sender of the request lacks it.
     """
     principal = principal_of(scope)
+    if changes_by_session(scope) and relation(principal, job.person, job.team) is not Relation.OWNER:
+        raise ForbiddenError(f"Buttons are for jobs of one's own; for job {job.id}, use `mlplatform {verb} {job.id}`.")
     if not may(principal, verb, job.person, job.team):
         raise ForbiddenError(refusal(principal, verb, job.id, job.person, job.team))

@@ -38,6 +38,9 @@ from mlplatform_gateway.people.tokens import PREFIX, Tokens
 COOKIE = "ray-authentication-token"
 """Cookie of the session; its name is Ray's, whose dashboard only checks that there is one."""
 
+KEY = "X-MLPlatform-Key"
+"""Header with the key of a session (`Sessions.key`), which the buttons of the front page send besides the cookie."""
+
 LOGIN = "/api/authenticate"
 
 TOKENS = "/platform/tokens"
@@ -68,11 +71,18 @@ BROWSERS_POST = (LOGIN, LOGIN_PAGE, LOGOUT)
 RECORDED_FAILURES, _RECORDED_SECONDS = 100, 3600.0
 """Failed log-ins that are recorded per hour, whatever their addresses: anyone who reaches the port can cause them."""
 
+_BY_KEY = re.compile(
+    r"POST /api/jobs/([^/]+/stop)?|DELETE /api/jobs/[^/]+|POST /platform/jobs/[^/]+/(resume|lab)", re.ASCII
+)
+"""Requests that a session sends with its key: for jobs of one's own (`access.require`), new ones included."""
+
 _KIND, _PRINCIPAL = "mlplatform.kind", "mlplatform.principal"
 """Keys of a request's scope: the kind of its credential, if that is not a token, and the principal."""
 
 INVALID = "Forbidden: Invalid authentication token"
 """The response to a wrong token, which is also the beginning of that to a person's wrong token."""
+
+_WRONG_KEY = "Unauthorized: The key of this page's buttons has ended; log in again."
 
 OF_CLUSTER = (
     "Unauthorized: The token of Ray's nodes opens nothing here; send your own or, in a job, the attempt's "
@@ -155,11 +165,13 @@ class TokenCheck:
         refused = self._cluster is not None and _equal(given, self._cluster())
         return PlainTextResponse(OF_CLUSTER, 401) if refused else None
 
-    async def fail(self, text: str, scope: Scope, kind: str, principal: str = UNKNOWN) -> PlainTextResponse:
-        """Record a failed log-in; return 403 with the text."""
+    async def fail(
+        self, text: str, scope: Scope, kind: str, principal: str = UNKNOWN, status: int = 403
+    ) -> PlainTextResponse:
+        """Record a failed log-in; return its refusal."""
         actor = Actor(principal, kind, client_address(scope))
         await self._record(actor, f"{scope.get('method', 'GET')} {scope['path']}")
-        return PlainTextResponse(text, 403)
+        return PlainTextResponse(text, status)
 
     async def _record(self, actor: Actor, target: str) -> None:
         full = len(self._recorded) == RECORDED_FAILURES and time.monotonic() - self._recorded[0] < _RECORDED_SECONDS
@@ -207,12 +219,12 @@ class TokenAuth:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             return await self._app(scope, receive, send)
-        refusal = _malformed(scope) or _foreign(scope) or self._check.refused_everywhere(credential(scope))
+        refusal = _malformed(scope) or _foreign(scope) or self._check.refused_everywhere(_given(scope))
         if refusal is None and not self._is_open(scope):
             refusal, scope = await self._authenticated(scope)
-            if refusal and _shows_pages(scope):
+            if refusal and refusal.status_code in (401, 403) and _shows_pages(scope):
                 refusal = RedirectResponse(LOGIN_PAGE, 303)
-        refusal = refusal or _cross_site(scope)
+        refusal = refusal or await self._cross_site(scope)
         app = refusal or self._app
         if refusal is None and principal_of(scope) != NOBODY and not principal_of(scope).service:
             app = until_refused(app, lambda: self._again(scope), self._check_seconds)
@@ -221,13 +233,7 @@ class TokenAuth:
     async def _again(self, scope: Scope) -> None:
         """Check the credential of a request that lasts again; raise TokenError if it has ended."""
         principal = principal_of(scope)
-        if self._sessions is not None and scope.get(_KIND) == "session":
-            found = await self._sessions.holder(_session_in(Headers(scope=scope)) or "")
-            if found is None:
-                raise TokenError(f"This session of {principal.person or SHARED_TOKEN} has ended; log in again.")
-        else:
-            found = await self._check.owner(credential(scope))
-        if found != principal:
+        if await owner_of(scope, self._check, self._sessions) != principal:
             raise TokenError(f"The rights of {principal.person} have changed; send the request again.")
 
     def _is_open(self, scope: Scope) -> bool:
@@ -243,7 +249,7 @@ class TokenAuth:
 
     async def _authenticated(self, scope: Scope) -> tuple[Response | None, Scope]:
         """Return the refusal of a request, if any, and the request as its principal's."""
-        given, session_id = credential(scope), _session_in(Headers(scope=scope))
+        given, session_id = _given(scope), _session_in(Headers(scope=scope))
         try:
             if not given and session_id and self._sessions is not None:
                 holder = await self._sessions.holder(session_id)
@@ -257,6 +263,45 @@ class TokenAuth:
             return found, scope
         return None, identified(scope, found)
 
+    async def _cross_site(self, scope: Scope) -> Response | None:
+        """Return the refusal of a request that changes something, and is a browser's or has a session for a credential.
+
+        Without its key, a session only reads, whatever the headers: every server on the browser's host gets its cookie,
+        on any port.
+        """
+        method = scope.get("method", "GET")  # a WebSocket has none and begins as a GET
+        if scope["path"] in BROWSERS_POST:
+            return None
+        if changes_by_session(scope) and _BY_KEY.fullmatch(f"{method} {scope['path']}"):
+            given = Headers(scope=scope).get(KEY)
+            if given is not None and self._sessions is not None:
+                key = self._sessions.key(_session_in(Headers(scope=scope)) or "")
+                right = hmac.compare_digest(given.encode("latin-1", "replace"), key.encode())
+                whose = actor_of(scope).principal
+                return None if right else await self._check.fail(_WRONG_KEY, scope, "session", whose, 401)
+        if method not in _BROWSERS_MAY and is_browser(Headers(scope=scope)):
+            return PlainTextResponse(f"'{method}' method not allowed for browser traffic.", 405)
+        if changes_by_session(scope):
+            return PlainTextResponse(f"'{method}' method not allowed for sessions; send the token itself.", 405)
+        return None
+
+
+async def owner_of(scope: Scope, check: TokenCheck, sessions: Sessions | None) -> Principal:
+    """Return who has the credential of a request that was authenticated before; raise TokenError if it has ended."""
+    if sessions is None or scope.get(_KIND) != "session":
+        return await check.owner(_given(scope))
+    found = await sessions.holder(_session_in(Headers(scope=scope)) or "")
+    if found is None:
+        raise TokenError(f"This session of {principal_of(scope).person or SHARED_TOKEN} has ended; log in again.")
+    return found
+
+
+def credential_in(scope: Scope) -> Scope:
+    """Return of a request what `owner_of` reads."""
+    names = (b"authorization", b"x-ray-authorization", b"cookie")
+    kept = [(name, value) for name, value in scope["headers"] if name in names]
+    return {**{key: scope[key] for key in (_KIND, _PRINCIPAL) if key in scope}, "type": "http", "headers": kept}
+
 
 def _malformed(scope: Scope) -> Response | None:
     """Return the refusal of a path that another server may read as a different one: as sent, or decoded again."""
@@ -265,21 +310,6 @@ def _malformed(scope: Scope) -> Response | None:
     if "#" not in sent and not any(_AMBIGUOUS.search(reading.replace("\\", "/")) for reading in readings):
         return None
     return PlainTextResponse(f"The path {path!r} is ambiguous; send it without empty, '.' and '..' parts.", 400)
-
-
-def _cross_site(scope: Scope) -> Response | None:
-    """Return the refusal of a request that changes something, and is a browser's or has a session for a credential.
-
-    A session only reads, whatever the headers: every server on the browser's host gets its cookie, on any port.
-    """
-    method = scope.get("method", "GET")  # a WebSocket has none and begins as a GET
-    if scope["path"] in BROWSERS_POST:
-        return None
-    if method not in _BROWSERS_MAY and is_browser(Headers(scope=scope)):
-        return PlainTextResponse(f"'{method}' method not allowed for browser traffic.", 405)
-    if method not in ("GET", "HEAD") and scope.get(_KIND) == "session":
-        return PlainTextResponse(f"'{method}' method not allowed for sessions; send the token itself.", 405)
-    return None
 
 
 def _foreign(scope: Scope) -> Response | None:
@@ -301,6 +331,11 @@ def _only_reads(scope: Scope) -> bool:
 def client_address(scope: Scope) -> str:
     """Return the address of the client's end of the connection."""
     return str(scope["client"][0]) if scope.get("client") else ""
+
+
+def changes_by_session(scope: Scope) -> bool:
+    """Return whether a request has a session for a credential, and does not only read."""
+    return scope.get(_KIND) == "session" and scope.get("method", "GET") not in ("GET", "HEAD")
 
 
 def identified(scope: Scope, principal: Principal) -> Scope:
@@ -335,7 +370,7 @@ def _shows_pages(scope: Scope) -> bool:
     return opens and scope["path"].startswith(FRONT_PAGE) and "text/html" in Headers(scope=scope).get("accept", "")
 
 
-def credential(scope: Scope) -> str:
+def _given(scope: Scope) -> str:
     """Return the credential that decides, as on Ray's head: a client's header, else a proxy's."""
     headers = Headers(scope=scope)
     return headers.get("authorization") or headers.get("x-ray-authorization") or ""

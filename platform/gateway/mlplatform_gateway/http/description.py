@@ -29,8 +29,8 @@ Two facts that this format cannot express: `GET /api/jobs/{job_id}/logs/tail` is
 from its beginning and closes when the job has ended; and any path with empty, `.` or `..` parts or with control
 characters is answered 400.
 
-The pages for people are left out: `/platform/` with its live updates, `/platform/login`, `/platform/logout`,
-`/platform/jobs/{job_id}/run` and `/model`, which lead to MLflow, and `/platform/wheel/` with the package for `pip`.
+The pages for people are left out: `/platform/`, which reads these routes only, `/platform/login`, `/platform/logout`,
+and `/platform/wheel/` with the package for `pip`.
 """
 
 _TEXTS = {

@@ -25,19 +25,19 @@ from mlplatform_gateway.http.description import errors
 from mlplatform_gateway.http.request_body import JsonBody
 from mlplatform_gateway.jobs.admission import Admission
 from mlplatform_gateway.jobs.containment import unless_log_unavailable
-from mlplatform_gateway.jobs.details import JobList, public_reason
+from mlplatform_gateway.jobs.details import JobList, entry_amounts, public_attempt
 from mlplatform_gateway.jobs.ending import has_checkpoint
 from mlplatform_gateway.jobs.housekeeping import JobRuns
 from mlplatform_gateway.jobs.loop import Reconciler
 from mlplatform_gateway.jobs.resuming import Resumption, check_resumable
-from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
+from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.jobs.store import JobStore
 from mlplatform_gateway.jobs.submission import Submission
 from mlplatform_gateway.jobs.views import assign, check_team, details_for, listed_for, of_ray_for
 from mlplatform_gateway.packages.store import Packages, package_names
-from mlplatform_gateway.people.rights import Verb, may
+from mlplatform_gateway.people.rights import Verb, allows, relation
 from mlplatform_gateway.people.store import People
 from mlplatform_gateway.ray.cluster import LISTING_SECONDS, Cluster
 from mlplatform_gateway.ray.head import RayHead
@@ -103,14 +103,16 @@ def routes(services: Services, reconciler: Reconciler, admission: Admission, pro
     @router.get("/platform/jobs/{job_id}", responses=errors(404))
     async def show_attempts(request: Request, job: _Shown) -> api.JobWithAttempts:
         """A job with its attempts: Ray's details, the job's own state, and its attempts in order."""
-        everything = may(principal_of(request.scope), Verb.METADATA, job.person, job.team)
+        to_job = relation(principal_of(request.scope), job.person, job.team)
         return api.JobWithAttempts(
             **details_for(request, job),
             state=job.state,
+            relation=to_job,
             limit_s=job.limit_s,
             max_restarts_on_loss=job.max_restarts_on_loss,
             max_restarts_on_failure=job.max_restarts_on_failure,
-            attempts=[_attempt(attempt, everything) for attempt in job.attempts],
+            resources=entry_amounts(job),
+            attempts=[public_attempt(attempt, allows(to_job, Verb.METADATA)) for attempt in job.attempts],
         )
 
     return router
@@ -199,14 +201,6 @@ async def _others(cluster: Cluster) -> list[dict[str, Any]]:
         *(job for ray_submission_id, job in listed.jobs.items() if not ATTEMPT_ID.search(ray_submission_id)),
         *listed.drivers,
     ]
-
-
-def _attempt(attempt: AttemptRow, everything: bool) -> api.Attempt:
-    """Return an attempt; its whole reason is for the job's team only."""
-    shown = api.Attempt.model_validate(attempt)
-    if everything or shown.reason is None:
-        return shown
-    return shown.model_copy(update={"reason": public_reason(shown.reason)})
 
 
 def resume_routes(services: Services, reconciler: Reconciler, admission: Admission) -> APIRouter:

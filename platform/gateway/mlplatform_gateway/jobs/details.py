@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Engine, Row, select
 from sqlalchemy.orm import Session
 
+from mlplatform.api.jobs import Attempt
 from mlplatform_gateway.database.engine import Store, transaction
 from mlplatform_gateway.errors import REJECTS
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
@@ -66,8 +67,7 @@ def listed_publicly(job: JobRow | Row[Any], last: AttemptRow | Row[Any] | None) 
     The metadata has the owner as `user` and `team`, and the resources under the names of the submission.
     """
     group = {"workers" if name == "count" else f"worker_{name}": amount for name, amount in (job.workers or {}).items()}
-    entry = {name: amount for name, amount in job.entrypoint_request.items() if name.startswith(_AMOUNTS)}
-    known = {"user": job.user, "team": job.team, **group, **entry}
+    known = {"user": job.user, "team": job.team, **group, **entry_amounts(job)}
     return {
         **job_details(job, last, redact=True),
         "entrypoint": HIDDEN,
@@ -80,6 +80,11 @@ def listed_publicly(job: JobRow | Row[Any], last: AttemptRow | Row[Any] | None) 
     }
 
 
+def entry_amounts(job: JobRow | Row[Any]) -> dict[str, Any]:
+    """Return the resources that the entry point of a job requests, under the names of the submission."""
+    return {name: amount for name, amount in job.entrypoint_request.items() if name.startswith(_AMOUNTS)}
+
+
 def public_reason(message: str) -> str:
     """Return the part of a message that everybody may see: its first line, at most 300 characters.
 
@@ -89,6 +94,14 @@ def public_reason(message: str) -> str:
     if message.startswith(REJECTS):
         return f"{REJECTS}."
     return next(iter(message.strip().splitlines()), "")[:_REASON_CHARACTERS]
+
+
+def public_attempt(attempt: AttemptRow, everything: bool) -> Attempt:
+    """Return an attempt; its whole reason is for the job's team only."""
+    shown = Attempt.model_validate(attempt)
+    if everything or shown.reason is None:
+        return shown
+    return shown.model_copy(update={"reason": public_reason(shown.reason)})
 
 
 def redacted(runtime_env: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class ShownJobs:
     """
 
     running: Sequence[JobRow]
-    waiting: Sequence[JobRow]
+    waiting: list[JobRow]
     ended: Sequence[JobRow]
     counts: dict[str, int]
 

@@ -1,4 +1,4 @@
-"""A job's runs at MLflow: their pages, and their end when the process is gone, as MLflow has no heartbeat."""
+"""A job's runs at MLflow and their end when the process is gone, as MLflow has no heartbeat; and files of models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import quote
 
 from mlplatform.client.mlflow_rest import Account, RejectedError
 from mlplatform.contract import CHECKSUMS, TAG_ATTEMPT, TAG_END_REASON
@@ -175,43 +174,7 @@ def _parsed(content: bytes) -> checksums.Sums:
         return {}
 
 
-class JobPages:
-    """Finds the pages of a job at MLflow, as paths below its address; None if there is none.
-
-    Every method gets the ids of the job's runs, its own first, and raises UnreachableError or AccessError, as
-    `close_runs` does.
-    """
-
-    def __init__(self, client: AsyncMlflowRest) -> None:
-        self._client = client
-
-    async def run(self, run_ids: Iterable[str]) -> str | None:
-        """Return the page of the first run that was not deleted."""
-        run = await self._first(run_ids)
-        return f"#/experiments/{run['experiment_id']}/runs/{run['run_id']}" if run else None
-
-    async def model(self, run_ids: Iterable[str]) -> str | None:
-        """Return the page of the latest model version of that run, or else of a model that the run has logged."""
-        run = await self._first(run_ids)
-        if run is None:
-            return None
-        query = {"filter": f"run_id = '{run['run_id']}'", "max_results": 1}
-        versions = (await self._client.call("GET", "model-versions/search", query)).get("model_versions", [])
-        if versions:
-            return f"#/models/{quote(versions[0]['name'], safe='')}/versions/{versions[0]['version']}"
-        logged = {"experiment_ids": [run["experiment_id"]], "filter": f"source_run_id = '{run['run_id']}'"}
-        models = (await self._client.call("POST", "logged-models/search", logged)).get("models", [])
-        return f"#/experiments/{run['experiment_id']}/models/{models[0]['info']['model_id']}" if models else None
-
-    async def _first(self, run_ids: Iterable[str]) -> dict[str, Any] | None:
-        for run_id in run_ids:
-            if (run := await _run(self._client, run_id)) and run["info"]["lifecycle_stage"] == "active":
-                info: dict[str, Any] = run["info"]
-                return info
-        return None
-
-
-async def _run(client: AsyncMlflowRest, run_id: str) -> dict[str, Any] | None:
+async def get_run(client: AsyncMlflowRest, run_id: str) -> dict[str, Any] | None:
     """Return a run; None if MLflow does not have it."""
     try:
         found: dict[str, Any] = (await client.call("GET", "runs/get", {"run_id": run_id}))["run"]
@@ -224,7 +187,7 @@ async def _run(client: AsyncMlflowRest, run_id: str) -> dict[str, Any] | None:
 
 async def _close(client: AsyncMlflowRest, run_id: str, status: str, reason: str, attempt: int | None) -> bool:
     """End a run, unless it has ended or was continued since it was found."""
-    run = await _run(client, run_id)
+    run = await get_run(client, run_id)
     if run is None or run["info"]["status"] not in _OPEN or _continued(run, attempt):
         return False
     tag = {"run_id": run_id, "key": TAG_END_REASON, "value": reason[:_REASON_CHARACTERS]}

@@ -1,4 +1,4 @@
-"""Routes of the front page: the page, its live updates, login, links to a job's run and model; and the wheel."""
+"""Routes of the front page: the page, its overview and the login; and the wheel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from jinja2 import Environment, PackageLoader
 from starlette.responses import (
     FileResponse,
@@ -24,18 +24,14 @@ from starlette.responses import (
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
+from mlplatform.api import overview as api
 from mlplatform.errors import UnreachableError
 from mlplatform_gateway.http import request_body
-from mlplatform_gateway.http.access import OPEN, USERS, of_job
-from mlplatform_gateway.http.auth import FRONT_PAGE, INVALID, LOGIN_PAGE, STATIC, WHEELS, TokenCheck, principal_of
-from mlplatform_gateway.jobs.housekeeping import JobRuns
-from mlplatform_gateway.jobs.schema import JobRow
-from mlplatform_gateway.jobs.store import RUNNING_MESSAGE
-from mlplatform_gateway.jobs.views import hide_from
-from mlplatform_gateway.mlflow.client import JobPages
-from mlplatform_gateway.pages.view import FrontPage
+from mlplatform_gateway.http.access import OPEN, USERS, User
+from mlplatform_gateway.http.auth import FRONT_PAGE, INVALID, LOGIN_PAGE, STATIC, WHEELS, TokenCheck
+from mlplatform_gateway.http.response_headers import ResponseHeaders
+from mlplatform_gateway.pages.overview import FrontPage
 from mlplatform_gateway.people.api import open_session, set_session
-from mlplatform_gateway.people.rights import Verb
 from mlplatform_gateway.people.sessions import Sessions
 from mlplatform_gateway.settings import Tool
 
@@ -43,28 +39,21 @@ _PACKAGE = "mlplatform_gateway.pages"
 
 _TEMPLATES = Environment(loader=PackageLoader(_PACKAGE, "templates"), autoescape=True)
 
-_TEMPLATES.globals["RUNNING_MESSAGE"] = RUNNING_MESSAGE
-
 _UPDATE_SECONDS = 2.0
 _FORM_BYTES = 4 << 10
 
 _HEADERS = {"Cache-Control": "no-store"}
 
-_Job = Annotated[JobRow, of_job(Verb.METADATA)]
+_Follow = Annotated[str, Query(description="1 for server-sent events: everything at first, then fields that change.")]
 
 
-def routes(page: FrontPage, check: TokenCheck, sessions: Sessions) -> APIRouter:
-    """Return the routes of the page, its live updates, and the log-in."""
+def routes(check: TokenCheck, sessions: Sessions) -> APIRouter:
+    """Return the routes of the page and the log-in."""
     router = APIRouter(include_in_schema=False)
 
     @router.get(FRONT_PAGE, dependencies=[USERS])
-    async def show(request: Request) -> Response:
-        return _html("page.html", content=await _content(page, request))
-
-    @router.get("/platform/live", dependencies=[USERS])
-    async def live(request: Request) -> Response:
-        """Send the page's content as server-sent events, whenever it has changed."""
-        return StreamingResponse(_events(page, request), media_type="text/event-stream", headers=_HEADERS)
+    async def show() -> Response:
+        return _html("page.html")
 
     @router.get(LOGIN_PAGE, dependencies=[OPEN])
     async def form() -> Response:
@@ -72,7 +61,10 @@ def routes(page: FrontPage, check: TokenCheck, sessions: Sessions) -> APIRouter:
 
     @router.post(LOGIN_PAGE, dependencies=[OPEN])
     async def log_in(request: Request) -> Response:
-        """Open a session for the form's token and go to the page; the form with 401 or 403 for a wrong token."""
+        """Open a session for the form's token and go to the page; the form with 401 or 403 for a wrong token.
+
+        The page gets the key of its buttons in the fragment, which browsers send to no server.
+        """
         body = await request_body.whole(request.receive, _FORM_BYTES, "send the token alone")
         token = parse_qs(body.decode("utf-8", "replace")).get("token", [""])[0].strip()
         opened = await open_session(check, sessions, f"Bearer {token}", request)
@@ -80,66 +72,47 @@ def routes(page: FrontPage, check: TokenCheck, sessions: Sessions) -> APIRouter:
             text = bytes(opened.body).decode()
             problem = "This token is wrong; copy it without spaces." if text.startswith(INVALID) else text
             return _html("login.html", opened.status_code, problem=problem)
-        response = RedirectResponse(FRONT_PAGE, 303)
+        response = RedirectResponse(f"{FRONT_PAGE}#key={sessions.key(opened)}", 303, _HEADERS)
         set_session(response, request, opened)
         return response
 
     return router
 
 
-def mlflow_routes(runs: JobRuns, pages: JobPages | None, mlflow: Tool | None) -> APIRouter:
-    """Return the routes that lead to a job's pages at MLflow.
+def overview_routes(page: FrontPage) -> APIRouter:
+    """Return the route `GET /platform/overview`."""
+    router = APIRouter()
 
-    Args:
-        runs: record of the jobs' runs.
-        pages: finds a job's pages; None without MLflow.
-        mlflow: MLflow's page; None without one.
-    """
-    router = APIRouter(include_in_schema=False)
-
-    async def lead(
-        request: Request, job: JobRow, find: Callable[[JobPages, list[str]], Awaitable[str | None]], missing: str
-    ) -> Response:
-        if pages and mlflow:
-            ids = [run.run_id for run in await runs.of(job.id)]
-            if page := await find(pages, ids):
-                return RedirectResponse(f"{_address(request, mlflow)}/{page}", 303)
-        return PlainTextResponse(f"Job {job.id} {missing}.", 404)
-
-    @router.get("/platform/jobs/{job_id}/run")
-    async def run(request: Request, job: _Job) -> Response:
-        return await lead(request, job, JobPages.run, "has no run at MLflow")
-
-    @router.get("/platform/jobs/{job_id}/model")
-    async def model(request: Request, job: _Job) -> Response:
-        return await lead(request, job, JobPages.model, "has logged no model")
+    @router.get("/platform/overview", response_model=api.Overview)
+    async def overview(request: Request, principal: User, follow: _Follow = "0") -> Any:
+        """Jobs, queue, nodes and loads at a glance; with the jobs' load over the last hour."""
+        read = partial(page.read, principal, partial(_address, request))
+        if follow != "1":
+            return await read()
+        return StreamingResponse(_events(page, read), media_type="text/event-stream", headers=_HEADERS)
 
     return router
 
 
 def static_files() -> Mount:
     """Return the style and the scripts of the pages."""
-    return Mount(STATIC, StaticFiles(packages=[(_PACKAGE, "static")]))
+    # After an upgrade, a browser would mix modules of both versions.
+    return Mount(STATIC, ResponseHeaders(StaticFiles(packages=[(_PACKAGE, "static")]), {"Cache-Control": "no-cache"}))
 
 
-async def _events(page: FrontPage, request: Request) -> AsyncIterator[str]:
-    sent = None
+async def _events(page: FrontPage, read: Callable[[], Awaitable[api.Overview]]) -> AsyncIterator[str]:
+    """Yield the fields of the overview whenever some have changed, as server-sent events."""
+    sent: dict[str, Any] = {}
     while True:
-        content = await _content(page, request)
+        try:
+            found = (await read()).model_dump(mode="json")
+        except UnreachableError as error:
+            found = {"problems": [f"{await page.full_disk()} {error}".strip()]}
+        changed = {name: value for name, value in found.items() if name not in sent or sent[name] != value}
         # A comment while nothing changes: it finds browsers that are gone.
-        yield f"data: {json.dumps(content)}\n\n" if content != sent else ":\n\n"
-        sent = content
+        yield f"data: {json.dumps(changed)}\n\n" if changed else ":\n\n"
+        sent |= changed
         await asyncio.sleep(_UPDATE_SECONDS)
-
-
-async def _content(page: FrontPage, request: Request) -> str:
-    try:
-        view = await page.view()
-    except UnreachableError as error:
-        problem = f"{await page.full_disk()} {error}".strip()
-        return _TEMPLATES.get_template("problem.html").render(problem=problem)
-    hide_from(principal_of(request.scope), view.jobs)
-    return _TEMPLATES.get_template("content.html").render(view=view, address=partial(_address, request))
 
 
 def _address(request: Request, tool: Tool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
@@ -48,6 +49,14 @@ class Sessions(Store):
         session.add(SessionRow(digest=key, token_digest=opened_with, expires=expires))
         record(session, actor, "log-in", _named(key), after={"expires": expires.isoformat(timespec="seconds")})
         return session_id
+
+    def key(self, session_id: str) -> str:
+        """Return the key that buttons of a session's page send besides the cookie, which does not tell it.
+
+        Other servers on the browser's host get the cookie, whatever their port. The key is for the page only, and ends
+        with the session or when the shared token is replaced.
+        """
+        return hmac.new(self._token().encode(), f"buttons of session {session_id}".encode(), "sha256").hexdigest()
 
     @transaction
     def close(self, session: Session, session_id: str, actor: Actor) -> None:

@@ -112,9 +112,9 @@ def routes(explanations: Explanations) -> APIRouter:
     return router
 
 
-def requests(job: WaitingJob) -> str:
-    """Return the GPUs and CPUs that a job requests, those of its workers included, for people."""
-    gpus, cpus = job.request.sums
+def requests(request: Request) -> str:
+    """Return the GPUs and CPUs of a request, those of workers included, for people."""
+    gpus, cpus = request.sums
     amounts = {name: value for name, value in {"GPU": gpus, "CPU": cpus}.items() if value}
     return describe(amounts) or "nothing"
 
@@ -125,7 +125,7 @@ def _entry(job: WaitingJob, place: int, say: Explain) -> api.QueueEntry:
         person=job.person,
         team=job.team,
         place=place,
-        requests=requests(job),
+        requests=requests(job.request),
         since=_time(job.since),
         latest_start=None if say.latest_start is None else _time(say.latest_start),
         reasons=[api.Reason.model_validate(reason) for reason in say.reasons],

@@ -20,6 +20,7 @@ from mlplatform.errors import UnreachableError
 from mlplatform_gateway.queue.planner.queue import Placement
 from mlplatform_gateway.ray.head import ClusterSnapshot, RayHead
 from mlplatform_gateway.ray.listings import job_ids, supervised_job
+from mlplatform_gateway.ray.recent import Load, RecentLoads
 
 _FRESH_SECONDS = 2.0
 """Ray's dashboard caches its own answers as long."""
@@ -80,12 +81,12 @@ class GpuUse:
 
 @dataclass(frozen=True)
 class JobUse:
-    """Measured use of a job's processes that Ray has started or that have connected to Ray.
+    """Measured use of a job's processes.
 
     Attributes:
         job_id: id of the job.
         cpus: CPUs in use, 1 being one core.
-        memory: resident memory of its processes in bytes; pages that they share count for each of them.
+        memory: resident memory of its processes in bytes; a page that n processes share counts as 1/n.
     """
 
     job_id: str
@@ -112,6 +113,21 @@ class Utilisation:
     complete: bool = True
 
 
+def loads_in(use: Utilisation) -> dict[str, Load]:
+    """Return the load of each job; a GPU that it shares counts by the job's part of it."""
+    processes = {job.job_id: job for job in use.jobs}
+    found = {}
+    for job_id in {*processes, *(job_id for gpu in use.gpus for job_id in gpu.holders)}:
+        held = [gpu for gpu in use.gpus if gpu.holders.get(job_id)]
+        busy = [(gpu.percent, gpu.holders[job_id]) for gpu in held if gpu.percent is not None]
+        percent = sum(percent * part for percent, part in busy) / sum(part for _, part in busy) if busy else None
+        memory = [gpu.memory_of[job_id] for gpu in held if job_id in gpu.memory_of]
+        job = processes.get(job_id)
+        of_processes = (job.cpus, job.memory) if job else (None, None)
+        found[job_id] = Load(percent, sum(memory) if memory else None, *of_processes)
+    return found
+
+
 def utilisation_in(
     nodes: Sequence[Node], details: Iterable[Mapping[str, Any]], jobs: Iterable[Mapping[str, Any]]
 ) -> Utilisation:
@@ -128,7 +144,7 @@ def utilisation_in(
     shown = [node for node in nodes if node.alive and node.total.get("CPU")]
     for detail in measured.values():
         for worker in detail.get("workers") or []:
-            if job_id := submitted.get(worker.get("jobId", "")):
+            if job_id := _owner(worker, detail.get("actors") or {}, submitted):
                 used[job_id][0] += worker.get("cpuPercent", 0) / 100
                 used[job_id][1] += (worker.get("memoryInfo") or {}).get("rss", 0)
     return Utilisation(
@@ -230,9 +246,13 @@ class UtilisationSource:
     """Source of what the nodes' agents measure, requested from the head once for everyone who looks.
 
     Ray 2.60 returns the use of processes for one node per request.
+
+    Attributes:
+        recent: load of the jobs over the last hour; the gateway measures every 15 s while a job is open.
     """
 
     def __init__(self, head: RayHead) -> None:
+        self.recent = RecentLoads()
         self._head = head
         self._last = Utilisation((), (), ())
         self._read = float("-inf")
@@ -245,6 +265,7 @@ class UtilisationSource:
                 details = await asyncio.gather(*(self._details(node_id) for node_id in cluster.alive))
                 self._last = utilisation_in(cluster.nodes, details, cluster.jobs.values())
                 self._read = time.monotonic()
+                self.recent.add(loads_in(self._last), time.time())
             return self._last
 
     async def _details(self, node_id: str) -> Mapping[str, Any]:

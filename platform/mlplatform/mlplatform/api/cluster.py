@@ -95,7 +95,7 @@ class JobUse(Answer):
     user: str
     command: str
     cpus: float | None = Field(description="CPUs in use; null for a job whose processes Ray does not know.")
-    memory: int | None = Field(description="Resident memory; shared pages count for each process.")
+    memory: int | None = Field(description="Resident; a page that n processes share counts as 1/n.")
     gpus: list[HeldGpu]
 
 

@@ -230,9 +230,11 @@ class JobWithAttempts(Job):
     """A job with its attempts in order."""
 
     state: str = Field(json_schema_extra={"enum": ["WAITING", "STARTING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED"]})
+    relation: str = Field("other", description="Of the caller to it, as in the overview.")
     limit_s: float | None = Field(None, description="Time limit of an attempt in seconds; null if there is none.")
     max_restarts_on_loss: int = Field(ge=0, description="Restarts allowed after a node or Ray was lost.")
     max_restarts_on_failure: int = Field(ge=0, description="Restarts allowed after a failure of the job.")
+    resources: dict[str, Any] = Field({}, description="Requests of the entry point, by the names in its submission.")
     attempts: list[Attempt]
 
 

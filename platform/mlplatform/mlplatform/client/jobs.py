@@ -200,7 +200,7 @@ class Jobs:
             JobError: the job does not run.
             AccessError: it is not one's own.
         """
-        return self._link.read(api.Page, "GET", f"/platform/jobs/{job_id}/lab", job_id=job_id).address
+        return self._link.read(api.Page, "POST", f"/platform/jobs/{job_id}/lab", job_id=job_id).address
 
     def person(self) -> str:
         """Return the person whose token this client sends; with the shared one, the user of the settings."""

@@ -21,7 +21,13 @@ _PREFIX = "dev-"
 
 _NAME = re.compile(r"[a-z0-9](-?[a-z0-9]){0,29}", re.ASCII)
 
-_ENTRYPOINT = "exec python -m mlplatform.node.environment"
+ENTRYPOINT = "exec python -m mlplatform.node.environment"
+"""Command of the job, which the front page's button submits, too."""
+
+
+def is_environment(job_id: str, entrypoint: str) -> bool:
+    """Return whether a job is a dev environment."""
+    return job_id.startswith(_PREFIX) and entrypoint == ENTRYPOINT
 
 
 def job_id(client: Jobs, name: str) -> str:
@@ -52,7 +58,7 @@ def start(client: Jobs, name: str, resources: Resources, limit_s: float | None) 
         if client.get(own).status not in ENDED:
             return own
         client.delete(own)
-    return client.submit(_ENTRYPOINT, None, job_id=own, resources=resources, limit_s=limit_s)
+    return client.submit(ENTRYPOINT, None, job_id=own, resources=resources, limit_s=limit_s)
 
 
 def until_ready(client: Jobs, job_id: str) -> Iterator[str]:
@@ -72,4 +78,4 @@ def until_ready(client: Jobs, job_id: str) -> Iterator[str]:
 
 def environments(client: Jobs) -> list[Job]:
     """Return the environments that one may see, latest first."""
-    return [job for job in client.list() if job.id.startswith(_PREFIX) and job.entrypoint == _ENTRYPOINT]
+    return [job for job in client.list() if is_environment(job.id, job.entrypoint)]

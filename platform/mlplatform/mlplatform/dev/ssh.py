@@ -86,14 +86,19 @@ def carry(name: str) -> None:
     Raises:
         JobError: the job does not run, or has no such rank.
         AccessError: it is not one's own, or the token is rejected.
-        UnreachableError: nothing answers at the gateway's address.
+        UnreachableError: nothing answers at the gateway's address, or no longer.
     """
+    from websockets.exceptions import ConnectionClosedError
+
     job_id, _, rank = name.removesuffix(SUFFIX).partition("+")
     with _connected(job_id, rank) as socket:
         threading.Thread(target=_send, args=(socket,), daemon=True).start()
-        for part in socket:
-            sys.stdout.buffer.write(part if isinstance(part, bytes) else part.encode())
-            sys.stdout.buffer.flush()
+        try:
+            for part in socket:
+                sys.stdout.buffer.write(part if isinstance(part, bytes) else part.encode())
+                sys.stdout.buffer.flush()
+        except ConnectionClosedError as error:
+            raise UnreachableError("The gateway no longer answers, so the shell has ended; open it again.") from error
 
 
 def _connected(job_id: str, rank: str) -> ClientConnection:

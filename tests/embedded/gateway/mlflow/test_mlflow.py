@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from mlplatform.contract import TAG_END_REASON
-from mlplatform_gateway.mlflow.client import JobPages, close_runs, mlflow_client, open_runs
+from mlplatform_gateway.mlflow.client import close_runs, mlflow_client, open_runs
+from mlplatform_gateway.mlflow.results import read_runs
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -112,13 +113,18 @@ def test_account_from_file_is_sent(tmp_path: Path) -> None:
     assert str(client._http.base_url) == "http://mlflow:8000/api/2.0/mlflow/"
 
 
-async def test_page_is_that_of_the_first_run_that_exists(mlflow: Any, mlflow_address: str) -> None:
-    async def page(*run_ids: str) -> str | None:
-        async with mlflow_client(mlflow_address) as client:
-            return await JobPages(client).run(run_ids)
-
+async def test_results_are_those_of_runs_that_exist(mlflow: Any, mlflow_address: str) -> None:
     deleted, first, second = (start(mlflow) for _ in range(3))
     mlflow.delete_run(deleted)
-    assert await page() is None
-    assert await page("0" * 32, deleted) is None
-    assert await page("0" * 32, deleted, first, second) == f"#/experiments/0/runs/{first}"
+    for step in range(3):
+        mlflow.log_metric(first, "loss", 2.0 - step, step=step)
+    mlflow.log_metric(first, "nan", float("nan"))
+    async with mlflow_client(mlflow_address) as client:
+        assert await read_runs(client, []) == []
+        assert await read_runs(client, ["0" * 32, deleted]) == []
+        found, other = await read_runs(client, ["0" * 32, deleted, first, second])
+    assert (found.page, other.page) == (f"#/experiments/0/runs/{first}", f"#/experiments/0/runs/{second}")
+    assert found.metrics["loss"].steps == [0, 1, 2]
+    assert found.metrics["loss"].values == [2.0, 1.0, 0.0]
+    assert found.metrics["nan"].values == [None]
+    assert other.metrics == {}

@@ -1,6 +1,5 @@
 """Full disks: new jobs are rejected with one sentence, and accepted again once there is room."""
 
-import html
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,10 +10,11 @@ from ray_head import BOUND_S, NO_TLS, TOKEN
 from started_gateway import PROMETHEUS_PASSWORD, StartedGateway
 
 from mlplatform.errors import UnreachableError
-from mlplatform_gateway.http.auth import FRONT_PAGE, LOGIN_PAGE
+from mlplatform_gateway.http.auth import LOGIN_PAGE
 from mlplatform_gateway.jobs.overview import JobOverview
 from mlplatform_gateway.jobs.store import JobStore
 from mlplatform_gateway.monitoring.disks import Disk
+from mlplatform_gateway.pages import overview
 from mlplatform_gateway.settings import GatewaySettings
 
 GB = 10**9
@@ -46,12 +46,15 @@ def test_jobs_are_rejected_until_disk_has_room(started: StartedGateway, full: Si
         assert submit(client).is_success
 
 
-def test_front_page_reports_full_disk(started: StartedGateway, full: SimpleNamespace) -> None:
+def test_front_page_reports_full_disk(
+    started: StartedGateway, full: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "FRESH_SECONDS", 0)
     with started.running() as client, httpx.Client(base_url=client.base_url, timeout=BOUND_S, verify=NO_TLS) as browser:
         browser.post(LOGIN_PAGE, data={"token": TOKEN})
-        assert SENTENCE in browser.get(FRONT_PAGE).text
+        assert browser.get("/platform/overview").json()["problems"][0].startswith(SENTENCE)
         full.f_bavail = 2 * GB
-        assert "New jobs are rejected" not in browser.get(FRONT_PAGE).text
+        assert "New jobs are rejected" not in browser.get("/platform/overview").text
 
 
 def test_full_disk_is_named_as_reason_of_outage(
@@ -64,13 +67,16 @@ def test_full_disk_is_named_as_reason_of_outage(
         browser.post(LOGIN_PAGE, data={"token": TOKEN})
         monkeypatch.setattr(JobStore, "ping", ping)
         monkeypatch.setattr(JobOverview, "read", ping)
+        monkeypatch.setattr(overview, "FRESH_SECONDS", 0)
         for f_bavail, named in ((12 * 10**6, True), (3 * GB // 2, False)):
             full.f_bavail = f_bavail
-            answers = [client.get("/platform/health"), browser.get(FRONT_PAGE)]
-            assert answers[0].status_code == 503
-            for answer in answers:
-                assert html.unescape(answer.text).count("The gateway's database does not answer.") == 1
-                assert ("the disk of the platform is full (12 MB free)" in answer.text) == named
+            answers = [client.get("/platform/health"), browser.get("/platform/overview")]
+            assert {answer.status_code for answer in answers} == {503}
+            with browser.stream("GET", "/platform/overview?follow=1") as stream:
+                texts = [*(answer.text for answer in answers), next(stream.iter_lines())]
+            for text in texts:
+                assert text.count("The gateway's database does not answer.") == 1
+                assert ("the disk of the platform is full (12 MB free)" in text) == named
         full.f_bavail = 12 * 10**6
         assert submit(client).status_code == 507
         assert "is full (12 MB free)" in submit(client).text

@@ -66,7 +66,7 @@ class Opened:
 
 
 def address_for(person: httpx.Client, job_id: str = "hers", host: str = "127.0.0.1:8265") -> SplitResult:
-    answer = person.get(f"/platform/jobs/{job_id}/lab", headers={"Host": host})
+    answer = person.post(f"/platform/jobs/{job_id}/lab", headers={"Host": host})
     assert answer.status_code == 200, answer.text
     return urlsplit(answer.json()["address"])
 
@@ -190,8 +190,8 @@ def test_team_without_shells_has_no_pages(opened: Opened, client: httpx.Client) 
     assert "no shells" in typed(client, "teams", "list").stdout
     refused = "Team vision allows no shells in its jobs; administrators can change that."
     assert opened.browser.get("/lab").text == refused
-    for path in ("lab", "ssh?key=ssh-ed25519%20" + 68 * "A"):
-        answer = opened.alice.get(f"/platform/jobs/hers/{path}", headers=UPGRADE if "ssh" in path else None)
+    shell = opened.alice.get("/platform/jobs/hers/ssh?key=ssh-ed25519%20" + 68 * "A", headers=UPGRADE)
+    for answer in (opened.alice.post("/platform/jobs/hers/lab"), shell):
         assert (answer.status_code, answer.text) == (403, refused)
     client.patch("/platform/teams/vision", json={"shells": True})
     assert opened.browser.get("/lab").status_code == 200
@@ -199,21 +199,28 @@ def test_team_without_shells_has_no_pages(opened: Opened, client: httpx.Client) 
 
 def test_refused_stranger_is_in_audit_log(client: httpx.Client, opened: Opened) -> None:
     with as_person(client, opened.tokens["bob"]) as bob:
-        assert bob.get("/platform/jobs/hers/lab").status_code == 403
+        assert bob.post("/platform/jobs/hers/lab").status_code == 403
     entries = client.get("/platform/audit").json()["entries"]
     assert ("bob", "refused shell", "job hers") in {(row["principal"], row["verb"], row["object"]) for row in entries}
 
 
-def test_session_of_browser_opens_nothing(client: httpx.Client, opened: Opened) -> None:
+def test_session_needs_its_key_for_a_visit(client: httpx.Client, opened: Opened) -> None:
     with as_person(client, "") as browser:
-        browser.post("/platform/login", data={"token": opened.tokens["alice"]})
-        answer = browser.get("/platform/jobs/hers/lab")
-    assert (answer.status_code, answer.text) == (403, "A browser opens no shell; use `mlplatform dev open`.")
+        led = browser.post("/platform/login", data={"token": opened.tokens["alice"]})
+        key = {"X-MLPlatform-Key": led.headers["location"].partition("#key=")[2]}
+        assert browser.post("/platform/jobs/hers/lab").status_code == 405
+        assert browser.post("/platform/jobs/hers/lab", headers={"X-MLPlatform-Key": "0" * 64}).status_code == 401
+        begun = browser.post("/platform/jobs/hers/lab", headers={**key, "Host": "localhost:8265"})
+        assert begun.status_code == 200, begun.text
+        opened.follow(urlsplit(begun.json()["address"]))
+        assert opened.browser.get("/lab").status_code == 200
+        browser.post("/platform/logout")
+    assert opened.browser.get("/lab").status_code == 403
 
 
 def test_ended_job_is_named(opened: Opened, started: StartedGateway) -> None:
     started.end(job_id="hers")
-    answer = opened.alice.get("/platform/jobs/hers/lab")
+    answer = opened.alice.post("/platform/jobs/hers/lab")
     assert (answer.status_code, answer.text) == (409, "Job hers is SUCCEEDED; a shell can be opened while it runs.")
 
 
@@ -224,7 +231,7 @@ def test_pages_have_names_below_one_of_this_machine(opened: Opened, host: str) -
 
 @pytest.mark.parametrize("host", ["192.168.1.7:8265", "[::1]:8265", "gateway:8265", "ray.example.org"])
 def test_gateway_without_names_is_refused_with_way_out(opened: Opened, host: str) -> None:
-    answer = opened.alice.get("/platform/jobs/hers/lab", headers={"Host": host})
+    answer = opened.alice.post("/platform/jobs/hers/lab", headers={"Host": host})
     assert answer.status_code == 400
     assert "has none below it: reach the gateway as localhost" in answer.text
 

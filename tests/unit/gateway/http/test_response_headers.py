@@ -16,7 +16,7 @@ REPORTED = {"X-Forwarded-For": "198.51.100.9, 203.0.113.5", "X-Forwarded-Proto":
 
 
 def test_every_response_has_security_headers(tmp_path_factory: pytest.TempPathFactory, head: Head) -> None:
-    own = ("/platform/login", "/platform/health", "/platform/static/live.js", "/platform/jobs/x", "/echo")
+    own = ("/platform/login", "/platform/health", "/platform/static/page.js", "/platform/jobs/x", "/echo")
     ray = ("/", "/static/js/main.js", "/nodes", "/api/jobs/01000000")
     with StartedGateway(tmp_path_factory.mktemp("gateway"), head.address).running() as client:
         answers = {path: client.get(path) for path in (*own, *ray)}

@@ -9,10 +9,8 @@ import pytest
 from command_line import Serve
 from described import schemas
 from listing_head import RECORDED, ListingHead
-from ray_head import TOKEN
 from started_gateway import StartedGateway
 
-from mlplatform_gateway.http.auth import FRONT_PAGE, LOGIN_PAGE
 from mlplatform_gateway.jobs.overview import SHOWN
 
 NODE = f"/nodes/{RECORDED['shapes'][0]['node_id']}"
@@ -47,8 +45,8 @@ def use(client: httpx.Client) -> dict[str, Any]:
 def test_jobs_have_user_use_and_gpus(client: httpx.Client) -> None:
     group, plain, task = use(client)["jobs"]
     assert group.pop("gpus") == [{"node": "ray-worker-0", "index": 0, "amount": 1.0, "percent": 87}]
-    assert group == {"id": "group", "user": "ada", "command": "python group.py", "cpus": 0.611, "memory": 337604608}
-    assert (plain["cpus"], plain["memory"]) == (None, None)
+    assert group == {"id": "group", "user": "ada", "command": "python group.py", "cpus": 0.617, "memory": 496214016}
+    assert (plain["cpus"], plain["memory"]) == (0.006, 158617600)
     for job in (plain, task):
         assert job["gpus"] == [{"node": "ray-worker-0", "index": 1, "amount": 0.5, "percent": None}]
 
@@ -82,10 +80,13 @@ def test_running_jobs_are_counted_but_cut(gateway: StartedGateway, client: httpx
 
 
 def test_front_page_shows_measured_load(client: httpx.Client) -> None:
-    client.post(LOGIN_PAGE, data={"token": TOKEN})
-    text = " ".join(client.get(FRONT_PAGE).text.split())
-    assert "GPU 0: 87 % busy, 60.0 of 79.6 GiB" in text
-    assert "GPU 1: 20.0 of 79.6 GiB" in text
+    shown = client.get("/platform/overview").json()
+    (node,) = shown["nodes"]
+    assert [(gpu["percent"], gpu["memory_used"] / 2**30) for gpu in node["gpus"]] == [(87, 60), (None, 20)]
+    assert (node["memory_used"], node["memory_total"]) == (2007392256, 25276510208)
+    assert shown["loads"]["group"] == {"gpu": 87, "gpu_memory": 60 * 2**30, "cpus": 0.617, "memory": 496214016}
+    assert shown["loads"]["plain"] == {"gpu": None, "gpu_memory": None, "cpus": 0.006, "memory": 158617600}
+    assert shown["curves"]["group"].keys() == shown["loads"]["group"].keys()
 
 
 def test_answer_has_the_fields_of_its_description(client: httpx.Client) -> None:

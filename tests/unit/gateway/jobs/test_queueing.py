@@ -29,7 +29,7 @@ async def test_team_within_its_share_precedes_earlier_job_of_borrower(idle: Gate
     await add(idle, "earlier", 4, "audio", "otto")
     await add(idle, "owed", 4, "vision", "alice")
     rows = await once_at_work(idle, {"owed"})
-    assert "team audio would hold 4 CPUs of its share of nothing" in rows["earlier"].message
+    assert "Team audio has no share of its own" in rows["earlier"].message
 
 
 async def test_borrowed_attempt_is_recorded_as_such(idle: Gateway) -> None:

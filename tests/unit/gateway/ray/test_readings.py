@@ -41,9 +41,9 @@ def test_node_memory_and_reserved_cpus_are_read(recorded: dict[str, Any]) -> Non
 
 
 def test_processes_are_added_up_per_job(recorded: dict[str, Any]) -> None:
-    # The plain script is a process that Ray does not know; its supervisor's own use is not the job's.
     assert read(recorded).jobs == [
-        JobUse("group", 0.611, 190640128 + 146964480),
+        JobUse("group", 0.617, 158609408 + 190640128 + 146964480),
+        JobUse("plain", 0.006, 158617600),
         JobUse("task", 0.002, 85712896 + 146739200),
     ]
 

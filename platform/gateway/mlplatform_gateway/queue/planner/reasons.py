@@ -33,11 +33,11 @@ def lacks_room(job: WaitingJob, nodes: Sequence[Node], room: Room) -> Reason:
 
 def beyond_share(job: WaitingJob, shares: Shares) -> Reason:
     """Return by how much a job would exceed its team's share."""
-    return Reason(
-        Rule.SHARE,
-        f"With this job, team {job.team} would hold {_sum(shares.held(job.team), job.request.sums)} of its share of "
-        f"{_amount(shares.of(job.team))}, so the job waits for what other teams leave over.",
-    )
+    share, sums = shares.of(job.team), _sum(shares.held(job.team), job.request.sums)
+    beyond = f"With this job, team {job.team} would hold {sums} of its share of {_amount(share)}"
+    if not any(share):
+        beyond = f"Team {job.team} has no share of its own"
+    return Reason(Rule.SHARE, f"{beyond}, so the job waits for what teams leave over of their shares.")
 
 
 def in_pieces(job: WaitingJob, shares: Shares) -> Reason:
