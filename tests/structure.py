@@ -47,7 +47,7 @@ class Budget(NamedTuple):
 BUDGETS = [
     Budget("lines of mlplatform", 15_800, 12_000),
     Budget("lines of the gateway", 17_100, 14_000),
-    Budget("lines of the stack", 6_850, 6_500),
+    Budget("lines of the stack", 6_870, 6_500),
     Budget("lines of warm start", 2_600, 2_400),
     Budget("lines of tests and their data", 53_850, 50_000),
     Budget("settings in .env.example", 68, 70),

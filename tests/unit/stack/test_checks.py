@@ -163,6 +163,16 @@ def test_doctor_says_what_it_knows_without_monitoring(
         assert ("only the containers are checked" in capsys.readouterr().out) is said
 
 
+@pytest.mark.parametrize(("profiles", "people", "found"), [("notebook", 2, 1), ("notebook", 0, 0), ("ray", 2, 0)])
+def test_shared_notebook_is_named_once_people_exist(
+    place: Place, serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch, profiles: str, people: int, found: int
+) -> None:
+    asked = json.dumps({"people": [{"name": str(number)} for number in range(people)]})
+    monkeypatch.setenv("RAY_PORT", port_of(serve(lambda method, path: (200, asked))))
+    monkeypatch.setenv("COMPOSE_PROFILES", profiles)
+    assert len(list(running.shared_notebook(place))) == found
+
+
 def test_check_that_cannot_run_hides_no_other(place: Place) -> None:
     def broken(place: Place) -> Iterator[Finding]:
         raise HostError("no engine")

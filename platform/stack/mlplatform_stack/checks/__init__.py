@@ -29,6 +29,7 @@ CHECKS: tuple[Check, ...] = (
     machine.drivers,
     running.unhealthy,
     running.firing,
+    running.shared_notebook,
 )
 """Every check, in the order in which its findings are shown."""
 

@@ -1,4 +1,4 @@
-"""State of a running stack: containers that failed, and alerts that fire."""
+"""State of a running stack: containers that failed, alerts that fire, and whose rights the shared notebook has."""
 
 from __future__ import annotations
 
@@ -53,3 +53,24 @@ def firing(place: Place) -> Iterator[Finding]:
             labels, texts = alert["labels"], alert["annotations"]
             why = f"The alert {labels['alertname']} fires, active since {alert['activeAt'][:16].replace('T', ' ')} UTC."
             yield Finding(texts["summary"], why, texts["action"], blocks=labels["severity"] == "critical")
+
+
+def shared_notebook(place: Place) -> Iterator[Finding]:
+    """Yield whose rights the shared notebook has, once people have tokens of their own."""
+    settings, token = place.settings, place.root / "secrets" / "ray_token"
+    if "notebook" not in settings.compose_profiles.split(",") or not token.is_file():
+        return
+    address, headers = (
+        f"http://{LOOPBACK}:{settings.ray_port}/platform/people",
+        {"Authorization": f"Bearer {token.read_text()}"},
+    )
+    try:
+        answer = httpx.get(address, headers=headers, timeout=10, trust_env=False)
+    except httpx.TransportError:
+        return  # as above
+    if answer.is_success and (people := answer.json()["people"]):
+        yield Finding(
+            f"The shared notebook has the shared token, an administrator's; people with own tokens: {len(people)}.",
+            "Whoever opens it may stop and delete everybody's jobs.",
+            "Take notebook out of COMPOSE_PROFILES in .env, then `make up`; people have `mlplatform dev start`.",
+        )
