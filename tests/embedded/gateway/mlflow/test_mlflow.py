@@ -26,9 +26,13 @@ def mlflow_address(database: str, tmp_path_factory: pytest.TempPathFactory) -> I
         patch.setenv("_MLFLOW_SERVER_ARTIFACT_ROOT", str(tmp_path_factory.mktemp("artifacts")))
         import mlflow
         from mlflow.server import app, handlers
+        from mlflow.tracking._model_registry import utils
         from werkzeug.serving import make_server
 
         patch.setattr(handlers, "_tracking_store", None)
+        patch.setattr(handlers, "_model_registry_store", None)
+        # It would remain for other tests, in a variable too.
+        patch.setattr(utils, "set_registry_uri", lambda uri: None)
         server = make_server("127.0.0.1", 0, app, threaded=True)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
