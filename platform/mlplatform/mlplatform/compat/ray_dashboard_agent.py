@@ -88,64 +88,64 @@ def measure_all() -> None:
     @around(ReporterAgent, "_async_get_workers_and_agents")
     async def measured(original: Any, *arguments: Any) -> list[dict[str, Any]]:
         workers: list[dict[str, Any]] = await original(*arguments)
-        assign(workers, await asyncio.to_thread(meter.read))
+        await asyncio.to_thread(meter.add_all, workers)
         return workers
 
 
 class Meter:
-    """Measures the processes of this node."""
+    """Measures the processes of jobs on this node."""
 
     def __init__(self) -> None:
         self._shared: dict[Any, tuple[float, int]] = {}
         """For each process, a time on the monotonic clock, and the bytes that others use of its resident ones."""
 
-    def read(self) -> dict[int, dict[str, Any]]:
-        """Return parent (`ppid`), `environ`, `cpu_percent` and `memory` of each process, by its id; None: not readable.
+    def add_all(self, workers: Iterable[dict[str, Any]]) -> None:
+        """Change use and memory of workers, as Ray's agent describes them, to those of all their processes.
 
         A page that n processes share counts as 1/n (PSS), because forks of warm start share most of theirs. The kernel
         takes up to 0.1 s per process to sum that up, so the shared part is read once a minute.
         """
         import psutil
 
-        before, self._shared = self._shared, {}
-        found = {}
+        known = {worker["pid"]: worker for worker in workers}
         # It keeps its objects, without which `cpu_percent` has nothing to compare with.
-        for process in psutil.process_iter(["ppid", "environ", "cpu_percent", "memory_info"]):
-            # None for one that has just ended.
-            now, resident = time.monotonic(), getattr(process.info.pop("memory_info"), "rss", 0)
-            known = before.get(process)
+        found = {each.pid: each for each in psutil.process_iter(["ppid", "environ", "cpu_percent", "memory_info"])}
+        before, self._shared = self._shared, {}
+        memory = dict.fromkeys(known, 0)
+        for pid, worker in owners(known, {pid: process.info for pid, process in found.items()}).items():
+            process, info, now = found[pid], found[pid].info, time.monotonic()
+            # None for a process that has just ended.
+            resident, shared = getattr(info["memory_info"], "rss", 0), before.get(process)
             with suppress(psutil.Error):
-                if known is None or now - known[0] > _SHARED_SECONDS:
-                    known = now, resident - process.memory_full_info().pss
-            self._shared[process] = known or (now, 0)
-            found[process.pid] = {**process.info, "memory": max(0, resident - self._shared[process][1])}
-        return found
+                if shared is None or now - shared[0] > _SHARED_SECONDS:
+                    shared = now, resident - process.memory_full_info().pss
+            self._shared[process] = shared or (now, 0)
+            memory[worker["pid"]] += max(0, resident - self._shared[process][1])
+            worker["cpu_percent"] += 0 if pid in known else info["cpu_percent"] or 0
+        for pid, worker in known.items():
+            worker["memory_info"] = worker["memory_info"]._replace(rss=memory[pid])
 
 
-def assign(workers: Iterable[dict[str, Any]], found: Mapping[int, Mapping[str, Any]]) -> None:
-    """Add what processes use to the worker that has started them, or else to that of their job's entry point.
+def owners(known: Mapping[int, dict[str, Any]], found: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Return the worker for which each process counts: it has started it, or runs the entry point of its job.
 
     With warm start, a program belongs to a template's processes, and has the variables that its job's shell has.
 
     Args:
-        workers: as Ray's agent describes them.
-        found: as `Meter.read` returns it.
+        known: the workers by the id of their process.
+        found: parent (`ppid`) and `environ` of all processes by their id; None: not readable.
     """
-    known = {worker["pid"]: worker for worker in workers}
     attempts = {pid: attempt for pid in found.keys() - known.keys() if all(attempt := _attempt(found[pid]))}
     entry_points = {
         attempt: known[parent]
         for pid, attempt in attempts.items()
         if known.get(parent := found[pid]["ppid"], {}).get("cmdline", [""])[:1] == [_ENTRY_POINTS]
     }
-    memory = dict.fromkeys(known, 0)
-    for pid, process in found.items():
-        worker = known.get(pid) or entry_points.get(attempts.get(pid, ())) or _started(pid, known, found)
-        if worker:
-            memory[worker["pid"]] += process["memory"]
-            worker["cpu_percent"] += 0 if pid in known else process["cpu_percent"] or 0
-    for pid, worker in known.items():
-        worker["memory_info"] = worker["memory_info"]._replace(rss=memory[pid])
+    owner = {}
+    for pid in found:
+        if worker := known.get(pid) or entry_points.get(attempts.get(pid, ())) or _started(pid, known, found):
+            owner[pid] = worker
+    return owner
 
 
 def _attempt(process: Mapping[str, Any]) -> tuple[str | None, ...]:
