@@ -119,6 +119,8 @@ def test_logged_out_browser_sees_nothing_and_returns(stack: Stack, front_page: P
     front_page.wait_for_text("Log in", "the login page")
     assert front_page.status("/platform/") == 401
     assert front_page.status("/api/jobs/") == 401
+    # The form of the page before would look like the next one's.
     front_page.go("about:blank")
+    wait_for(lambda: not front_page.text(), "the empty page", BOUND_S)
     log_in(front_page, stack, "#/jobs/nobodys")
     front_page.wait_for_text("Job nobodys does not exist", "the page to which the address led")
