@@ -94,7 +94,7 @@ class JobUse(Answer):
     id: str
     user: str
     command: str
-    cpus: float | None = Field(description="CPUs in use; null for a job whose processes Ray does not know.")
+    cpus: float | None = Field(description="CPUs in use; null until its processes are measured.")
     memory: int | None = Field(description="Resident; a page that n processes share counts as 1/n.")
     gpus: list[HeldGpu]
 

@@ -46,8 +46,8 @@ export function followed(address, grows) {
     unfinished = "";
     try {
       const answer = await fetch(`${address}?follow=1&unfinished=1&skip_lines=${read}`, { signal });
-      if (answer.status >= 500) throw new Error("the gateway is starting");
-      if (!answer.ok) return text.replaceChildren(await answer.text());
+      if (!answer.ok) text.replaceChildren(await answer.text());
+      if (answer.status >= 400 && answer.status < 500) return;
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       for (let part = await reader.read(); !part.done; part = await reader.read()) accept(part.value);
     } catch {
