@@ -154,7 +154,7 @@ class SecondHost:
         shutil.move(self.stack.root / file, self.checkout / file)
         self.make("join", f"FROM={file}")
         assert not (self.checkout / file).exists(), "the secrets of a worker are still in the file"
-        settings = {"WORKER_CPUS": str(CPUS), **_SIZES}
+        settings = {"WORKER_CPUS": str(CPUS), "WORKER_GPUS": "1", **_SIZES}
         with (self.checkout / "joined.env").open("a") as env:
             env.writelines(f"{setting}={value}\n" for setting, value in settings.items())
         self.make("join")

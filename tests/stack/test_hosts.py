@@ -113,17 +113,23 @@ def joined(host: SecondHost) -> None:
 
 
 def assert_environment_opens(stack: Stack, jobs: Jobs) -> None:
-    """Assert that JupyterLab and a shell of a dev environment on the second host are reached through the first."""
-    job = jobs.submit(ENTRYPOINT, None, job_id="dev-shared-second", resources=Resources(CPUS))
+    """Assert that a dev environment waits for the second host's GPU, and is reached there through the first one."""
+    whole = Resources(CPUS, gpus=1)
+    holder = jobs.submit(["python", "-c", "import signal; signal.pause()"], None, name="holds", resources=whole)
+    wait_for(lambda: jobs.get(holder).status == "RUNNING", "the job that holds the GPU")
+    job = jobs.submit(ENTRYPOINT, None, job_id="dev-shared-second", resources=whole)
     try:
+        wait_for(lambda: "waits for 1 GPU" in administer(stack, "why", job), "the reason")
+        jobs.stop(holder)
         for _ in until_ready(jobs, job):
             pass
         assert printed_by_cell(urlsplit(jobs.lab(job)), "import socket; print(socket.gethostname())") == f"{NODE}\n"
         printed = administer(stack, "ssh", job, "--", "hostname; cd; ls lessons.md")
         assert printed == f"{NODE}\nlessons.md\n", "it has no home there"
     finally:
-        jobs.stop(job)
-        jobs.wait(job, timeout_s=60)
+        for each in (holder, job):
+            jobs.stop(each)
+            jobs.wait(each, timeout_s=60)
 
 
 @pytest.fixture
