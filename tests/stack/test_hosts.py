@@ -119,7 +119,7 @@ def assert_environment_opens(stack: Stack, jobs: Jobs) -> None:
     wait_for(lambda: jobs.get(holder).status == "RUNNING", "the job that holds the GPU")
     job = jobs.submit(ENTRYPOINT, None, job_id="dev-shared-second", resources=whole)
     try:
-        wait_for(lambda: "waits for 1 GPU" in administer(stack, "why", job), "the reason")
+        wait_for(lambda: f"waits for {CPUS} CPUs and 1 GPU" in administer(stack, "why", job), "the reason")
         jobs.stop(holder)
         for _ in until_ready(jobs, job):
             pass
