@@ -58,7 +58,7 @@ def create_app(config: GatewaySettings) -> FastAPI:
         packages.routes(parts.packages, audit=parts.audit, disks=parts.disks),
         retention.routes(parts.retention, parts.audit),
         audit.routes(parts.audit),
-        queue.routes(parts.explanations),
+        queue.routes(parts.explanations, parts.overview.later),
         queue.capacity_routes(parts.admission, its.cluster, parts.head),
         usage.routes(parts.usage),
         usage.utilisation_routes(parts.overview, its.cluster, parts.utilisation),

@@ -32,6 +32,12 @@ class NotResumableError(JobError):
     status = 409
 
 
+class DependencyError(JobError):
+    """No job can start after the one that a new job names."""
+
+    status = 409
+
+
 REJECTS = "Ray rejects the job"
 """Beginning of the message about a job that Ray rejects; Ray's reason follows."""
 

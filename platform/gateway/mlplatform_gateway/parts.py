@@ -21,6 +21,7 @@ from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
 from mlplatform_gateway.jobs.housekeeping import JobRuns
 from mlplatform_gateway.jobs.loop import Reconciler
 from mlplatform_gateway.jobs.overview import JobOverview
+from mlplatform_gateway.jobs.schedules import Schedules
 from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.starting import Limits
 from mlplatform_gateway.jobs.store import JobStore
@@ -96,6 +97,7 @@ class Parts:
         self.reconciler = Reconciler(self.services, self.utilisation, attempts, limits)
         self.disks = Disks(config.disk_folders(), int(config.disk_reserve_gb * 10**9))
         self.admission = Admission(self.services, self.disks)
+        self._schedules = Schedules(self.services, self.admission, self.reconciler.wake)
         self.overview = JobOverview(engine)
         self.runs = JobRuns(engine)
         self.usage = UsageReader(engine)
@@ -137,7 +139,8 @@ class Parts:
 
     def loops(self) -> Sequence[Coroutine[Any, Any, None]]:
         """Return the background work of all features; none of it returns."""
-        works = (self.reconciler, self.logs, self.retention, self._messenger, self.accounts, self.digests)
+        of_jobs = (self.reconciler, self._schedules, self.logs, self._messenger)
+        works = (*of_jobs, self.retention, self.accounts, self.digests)
         return [work.run() for work in (*works, *([self.storage_key] if self.storage_key else []))]
 
     async def close(self) -> None:

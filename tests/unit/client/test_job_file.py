@@ -15,6 +15,7 @@ cpus = 1
 gpus = 0.5
 max_restarts_on_failure = 2
 limit = "4h"
+after = ["fill-1"]
 experiment = "food"
 note = "first try"
 pip = ["einops==0.8.1"]
@@ -45,7 +46,7 @@ def test_folder_submission_uses_job_file(folder: Path) -> None:
     assert job.workers == WorkerGroup(2, 3, 1)
     assert job.env == {"MLFLOW_EXPERIMENT_NAME": "food", "DATA": "/mnt", "SEED": "1"}
     assert (job.file.max_restarts_on_failure, job.file.note, job.file.pip) == (2, "first try", ["einops==0.8.1"])
-    assert job.file.limit == "4h"
+    assert (job.file.limit, job.file.after, job.file.schedule) == ("4h", ["fill-1"], None)
 
 
 def test_script_overrides_entry_point_of_job_file(folder: Path) -> None:

@@ -101,4 +101,8 @@ class _Time(TypeDecorator[datetime]):
 class Base(DeclarativeBase):
     """Base class of the gateway's tables."""
 
-    type_annotation_map = {datetime: _Time, dict[str, Any]: JSON(none_as_null=True)}  # noqa: RUF012 - SQLAlchemy's form
+    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy's form
+        datetime: _Time,
+        dict[str, Any]: JSON(none_as_null=True),
+        list[str]: JSON(),
+    }

@@ -19,6 +19,9 @@ from mlplatform_gateway.monitoring.disks import Disks
 from mlplatform_gateway.people.schema import TeamRow
 from mlplatform_gateway.queue.planner import feasibility
 
+_MOST_SCHEDULES = 20
+"""Schedules of one person, or of the shared token."""
+
 
 class Admission(Store):
     """Checks of disks, of the upper limits of waiting jobs, and of the nodes."""
@@ -70,12 +73,21 @@ class Admission(Store):
         """Reject a job that would exceed a limit; jobs that are submitted at the same moment may exceed it together.
 
         Raises:
-            QueueFullError: the team or the person has as many waiting jobs as allowed.
+            QueueFullError: the team or the person has as many waiting jobs or schedules as allowed.
         """
+        if job.schedule:
+            of_person = (JobRow.state == State.SCHEDULED, JobRow.person == job.person, JobRow.id != job.id)
+            if (session.scalar(select(func.count()).select_from(JobRow).where(*of_person)) or 0) >= _MOST_SCHEDULES:
+                raise QueueFullError(
+                    f"{job.person or 'The shared token'} has {_MOST_SCHEDULES} schedules, the most that are allowed; "
+                    "`mlplatform queue` lists them, and `mlplatform stop` ends one."
+                )
+            return
         team = session.get(TeamRow, job.team) if job.team else None
         if team is None:
             return
-        of_team = (JobRow.ended.is_(None), JobRow.state == State.WAITING, JobRow.team == team.name)
+        states = (State.WAITING, State.HELD)
+        of_team = (JobRow.ended.is_(None), JobRow.state.in_(states), JobRow.team == team.name)
         for whose, name, which in (
             ("person", job.person, (*of_team, JobRow.person == job.person)),
             ("team", f"Team {team.name}", of_team),

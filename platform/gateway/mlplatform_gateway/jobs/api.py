@@ -29,13 +29,14 @@ from mlplatform_gateway.jobs.details import JobList, entry_amounts, public_attem
 from mlplatform_gateway.jobs.ending import has_checkpoint
 from mlplatform_gateway.jobs.housekeeping import JobRuns
 from mlplatform_gateway.jobs.loop import Reconciler
+from mlplatform_gateway.jobs.repeats import repetition, with_arguments
 from mlplatform_gateway.jobs.resuming import Resumption, check_resumable
 from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.jobs.store import JobStore
 from mlplatform_gateway.jobs.submission import Submission
-from mlplatform_gateway.jobs.views import assign, check_team, details_for, listed_for, of_ray_for
+from mlplatform_gateway.jobs.views import assign, check_team, check_values, details_for, listed_for, of_ray_for
 from mlplatform_gateway.packages.store import Packages, package_names
 from mlplatform_gateway.people.rights import Verb, allows, relation
 from mlplatform_gateway.people.store import People
@@ -53,6 +54,8 @@ _ShownOrRays = Annotated[JobRow | None, of_job_or_rays(Verb.SEE)]
 _Stopped = Annotated[JobRow | None, of_job_or_rays(Verb.STOP)]
 _Deleted = Annotated[JobRow | None, of_job_or_rays(Verb.DELETE)]
 _Ended = Annotated[JobRow, of_job(Verb.RESUME)]
+_Repeated = Annotated[JobRow, of_job(Verb.AGAIN)]
+_Arguments = Annotated[api.Arguments, Depends(JsonBody(api.Arguments, 16 << 10, "use a file", empty=b"{}"))]
 _Changes = Annotated[api.Changes, Depends(JsonBody(api.Changes, 4 << 10, empty=b"{}"))]
 _RUN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
@@ -77,16 +80,29 @@ def routes(services: Services, reconciler: Reconciler, admission: Admission, pro
     router, store = APIRouter(), services.store
     jobs, people = JobList(store.engine), People(store.engine)
 
-    @router.post("/api/jobs/", dependencies=[USERS], responses=errors(409, 422, 429, 507))
-    async def submit(request: Request, sent: _Submission) -> api.Submitted:
-        """Submit a job."""
-        job = sent.job()
+    async def enter(request: Request, job: JobRow) -> api.Submitted:
         await assign(principal_of(request.scope), people, job)
         await admission.check(job)
         with reconciler.bursts.submission():
             await store.add(job, actor_of(request.scope))
         reconciler.wake()
         return api.Submitted(job_id=job.id, submission_id=job.id)
+
+    @router.post("/api/jobs/", dependencies=[USERS], responses=errors(404, 409, 422, 429, 507))
+    async def submit(request: Request, sent: _Submission) -> api.Submitted:
+        """Submit a job."""
+        return await enter(request, sent.job())
+
+    @router.post("/platform/jobs/{job_id}/again", responses=errors(404, 409, 422, 429, 507))
+    async def again(request: Request, job: _Repeated, sent: _Arguments) -> api.Submitted:
+        """Submit a job again with other arguments, for its team: the same package, environment and resources.
+
+        Not if it has variables whose values the caller may not read.
+        """
+        check_values(principal_of(request.scope), job)
+        await _check_packages(services.packages, job)
+        command = with_arguments(job.entrypoint, sent.arguments)
+        return await enter(request, repetition(job, entrypoint=command, person=None, team=None))
 
     @router.get("/api/jobs/", response_model=list[api.Job])
     async def list_jobs(request: Request, principal: User) -> Response:
@@ -109,6 +125,7 @@ def routes(services: Services, reconciler: Reconciler, admission: Admission, pro
             state=job.state,
             relation=to_job,
             limit_s=job.limit_s,
+            links=api.Links.model_validate(job),
             max_restarts_on_loss=job.max_restarts_on_loss,
             max_restarts_on_failure=job.max_restarts_on_failure,
             resources=entry_amounts(job),
@@ -223,9 +240,9 @@ def resume_routes(services: Services, reconciler: Reconciler, admission: Admissi
         await reconciler.settle(job)
         message = await _message(job, principal.person)
         resumed = await resumption.resume(job.id, message, actor_of(request.scope), changes.limit)
-        await unless_log_unavailable(services.logs.reopen(job.id, message))
+        await unless_log_unavailable(services.logs.reopen(job.id, resumed.message))
         reconciler.wake()
-        return api.Resumed(submission_id=resumed.id, limit_s=resumed.limit_s, message=message)
+        return api.Resumed(submission_id=resumed.id, limit_s=resumed.limit_s, message=resumed.message)
 
     return router
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, joinedload
 
+from mlplatform.api.base import MOST_ENTRIES
 from mlplatform_gateway.database.engine import Store, transaction
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform_gateway.jobs.states import Outcome, State
@@ -18,6 +19,8 @@ SHOWN = 50
 """Jobs that are shown per list; a person does not read more."""
 
 ENDED_SHOWN = 20
+
+_LATER = [state for state in State if state.comes_later]
 
 RUNNING = ("job_id", "attempt", "user", "ray_job_id", "node")
 """Labels of a running attempt. By Ray's id of the driver, Ray labels its own metrics; the node is the driver's."""
@@ -29,7 +32,8 @@ class ShownJobs:
 
     Attributes:
         running: in the order of arrival; jobs that Ray starts at this moment included.
-        waiting: those that were named to the reader, then others, each in the order of arrival.
+        waiting: those that were named to the reader, then others, then held ones and schedules, each in the order of
+            arrival.
         ended: the latest first.
         counts: number of all open jobs by state.
     """
@@ -76,12 +80,19 @@ class JobOverview(Store):
         waits = is_open.where(JobRow.state == State.WAITING)
         named = session.scalars(waits.where(JobRow.id.in_(first))).unique().all()
         others = waits.where(JobRow.id.not_in(first)).limit(SHOWN - len(named))
-        waiting = [*named, *session.scalars(others).unique()]
+        later = is_open.where(JobRow.state.in_(_LATER)).limit(SHOWN)
+        waiting = [*named, *session.scalars(others).unique(), *session.scalars(later).unique()]
         kept = jobs.where(JobRow.ended.is_not(None), JobRow.deleted.is_(None))
         latest = kept.order_by(JobRow.ended.desc()).limit(ENDED_SHOWN)
         ended = session.scalars(latest).unique().all()
         states = select(JobRow.state, func.count().label("number")).where(JobRow.ended.is_(None)).group_by(JobRow.state)
         return ShownJobs(running, waiting, ended, {row.state: row.number for row in session.execute(states)})
+
+    @transaction
+    def later(self, session: Session, job_id: str | None = None) -> Sequence[JobRow]:
+        """Return held jobs and schedules in the order of arrival, at most 1,000; or one job, if it is such a one."""
+        found = select(JobRow).where(JobRow.ended.is_(None), JobRow.state.in_(_LATER)).order_by(JobRow.sequence)
+        return session.scalars((found.where(JobRow.id == job_id) if job_id else found).limit(MOST_ENTRIES)).all()
 
     @transaction
     def totals(self, session: Session) -> Totals:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from mlplatform_gateway.audit.store import PLATFORM, Actor, record
 from mlplatform_gateway.database.engine import Store, transaction
 from mlplatform_gateway.errors import NotResumableError
+from mlplatform_gateway.jobs.dependencies import arrive, hold
+from mlplatform_gateway.jobs.repeats import plan_next
 from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.jobs.states import State
-from mlplatform_gateway.jobs.store import find_job, now
-from mlplatform_gateway.usage.schema import UsageRow
+from mlplatform_gateway.jobs.store import find_job
 
 
 class Resumption(Store):
@@ -31,12 +31,17 @@ class Resumption(Store):
         Raises:
             NoSuchJobError: no job has the id.
             NotResumableError: it is open or has succeeded.
+            DependencyError: it has never run, and a job after which it starts has failed or was stopped.
         """
         job = find_job(session, job_id, lock=True)
         check_resumable(job)
         before = {**job.progress, "limit_s": job.limit_s}
-        self._arrive(session, job)
+        arrive(session, job)
         job.state, job.message, job.stop_requested = State.WAITING, message, False
+        if job.after and not job.attempts:
+            hold(session, job)
+        if job.schedule:
+            plan_next(job, job.not_before)
         job.ended = job.exit_code = job.error_type = None
         job.losses = job.failures = 0
         job.runs_closed = False
@@ -45,32 +50,15 @@ class Resumption(Store):
         session.flush()
         return job
 
-    def _arrive(self, session: Session, job: JobRow) -> None:
-        """Give a job a new number in the order of arrival, also in the ledger, and a new time of arrival.
-
-        With its former number, a job that had reached its limit would precede jobs that have waited meanwhile.
-        """
-        number = _next_number(session)
-        session.execute(update(UsageRow).where(UsageRow.job == job.sequence).values(job=number))
-        job.sequence = number
-        job.resumed = job.not_before = now()
-
 
 def check_resumable(job: JobRow) -> None:
-    """Check that a job has ended without success.
+    """Check that a job has ended without success, or is a schedule that is paused.
 
     Raises:
         NotResumableError: it is open or has succeeded.
     """
     state = State(job.state)
-    if not state.final:
+    if not state.final and not (state is State.SCHEDULED and job.due is None):
         raise NotResumableError(f"Job {job.id} is {state.of_ray}, so there is nothing to resume.")
     if state is State.SUCCEEDED:
         raise NotResumableError(f"Job {job.id} has succeeded, so it is not resumed; submit it again.")
-
-
-def _next_number(session: Session) -> int:
-    if session.get_bind().dialect.name == "postgresql":
-        numbers = func.pg_get_serial_sequence(JobRow.__tablename__, "sequence")
-        return int(session.execute(select(func.nextval(numbers))).scalar_one())
-    return (session.scalar(select(func.max(JobRow.sequence))) or 0) + 1

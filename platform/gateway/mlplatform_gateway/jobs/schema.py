@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import BigInteger, ForeignKey, ForeignKeyConstraint, Identity, Index, Integer, text
@@ -14,12 +14,19 @@ _AUDITED_CHARACTERS = 1000
 """Characters of an entry point that the audit log keeps."""
 
 
+_LATE = timedelta(minutes=1)
+
+
 class JobRow(Base):
     """A job as it was submitted, and its state."""
 
     __tablename__ = "jobs"
     # The reconciler reads open jobs only, and the table holds every job since the platform was set up.
-    __table_args__ = (Index("open_jobs", "sequence", postgresql_where=text("ended IS NULL")),)
+    # Of each time of a schedule there is one job, whatever is repeated after a crash.
+    __table_args__ = (
+        Index("open_jobs", "sequence", postgresql_where=text("ended IS NULL")),
+        Index("times_of_schedules", "origin", "due", unique=True),
+    )
 
     sequence: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True)
     """Order of arrival; never reused for another job. A job that is resumed arrives again, and gets a new one."""
@@ -64,6 +71,21 @@ class JobRow(Base):
     at_most: Mapped[int | None]
     """Jobs of its group that may run at the same time; null if unlimited."""
 
+    after: Mapped[list[str]] = mapped_column(default=list, server_default="[]")
+    """Ids of the jobs that must have succeeded before it starts."""
+
+    schedule: Mapped[str | None]
+    """Cron expression by which it submits jobs, and never runs itself; null for other jobs."""
+
+    timezone: Mapped[str | None]
+    """Time zone of the schedule."""
+
+    due: Mapped[datetime | None]
+    """Of a schedule, its next time, or null while it is paused; of a job that one has submitted, its time."""
+
+    origin: Mapped[str | None]
+    """Id of the schedule that has submitted it, or of the job that it repeats with other arguments."""
+
     state: Mapped[str]
     message: Mapped[str]
     losses: Mapped[int] = mapped_column(default=0)
@@ -77,7 +99,7 @@ class JobRow(Base):
 
     created: Mapped[datetime]
     resumed: Mapped[datetime | None]
-    """Time at which it was last resumed after its end, which is its arrival in the queue; null if it never was."""
+    """Time at which it was last resumed after its end, or no longer held, which is its arrival in the queue."""
 
     not_before: Mapped[datetime]
     """Earliest time of the next start."""
@@ -98,6 +120,11 @@ class JobRow(Base):
         """Time since which it waits: that of its arrival in the queue, or of the end of its last attempt."""
         arrived, ended = self.resumed or self.created, self.last_attempt and self.last_attempt.ended
         return max(arrived, ended) if ended else arrived
+
+    @property
+    def late(self) -> bool:
+        """True if its schedule's time had passed when it was submitted, as the gateway was down or had rejected it."""
+        return self.schedule is None and self.due is not None and self.created - self.due > _LATE
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -7,9 +7,12 @@
                                  with restarts left
 
     STOPPED, FAILED --resumed--> WAITING
+    HELD --all jobs before it have succeeded--> WAITING
+       |---one has not-------> STOPPED
+    SCHEDULED: submits jobs until it is stopped
 
-WAITING, STARTING and RUNNING are open; the other three are final. A job whose stop was requested ends STOPPED unless
-its attempt has succeeded by then. Ray has five states: WAITING and STARTING are its PENDING.
+SUCCEEDED, FAILED and STOPPED are final; the others are open. A job whose stop was requested ends STOPPED unless its
+attempt has succeeded by then. Ray has five states: all that have not begun are its PENDING.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from mlplatform.text.durations import in_words
 class State(StrEnum):
     """State of a job."""
 
+    SCHEDULED = "SCHEDULED"
+    HELD = "HELD"
     WAITING = "WAITING"
     STARTING = "STARTING"
     RUNNING = "RUNNING"
@@ -37,6 +42,11 @@ class State(StrEnum):
     def waits(self) -> bool:
         """True if nothing of the job runs; it is started as soon as it fits."""
         return self is State.WAITING
+
+    @property
+    def comes_later(self) -> bool:
+        """True if the job does not wait for resources: the planner does not consider it."""
+        return self in (State.SCHEDULED, State.HELD)
 
     @property
     def has_attempt(self) -> bool:

@@ -16,6 +16,7 @@ from mlplatform_gateway.audit.store import PLATFORM, Actor, record
 from mlplatform_gateway.database.engine import Store, connect, transaction
 from mlplatform_gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
 from mlplatform_gateway.jobs.decisions import leaving_of
+from mlplatform_gateway.jobs.dependencies import cancel_followers, end_job, hold
 from mlplatform_gateway.jobs.details import redacted
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform_gateway.jobs.states import (
@@ -72,7 +73,10 @@ class JobStore(Store):
 
         Raises:
             JobExistsError: its id is in use.
+            NoSuchJobError, DependencyError: a job after which it starts does not exist, or has not succeeded.
         """
+        if job.after:
+            hold(session, job)
         try:
             session.add(job)
             session.flush()
@@ -106,7 +110,7 @@ class JobStore(Store):
         first, before = not job.stop_requested, job.progress
         job.stop_requested = True
         if job.open_attempt is None:
-            _end(job, Transition(State.STOPPED, "Job was intentionally stopped."))
+            end_job(session, job, Transition(State.STOPPED, "Job was intentionally stopped."))
         if first:
             record(session, actor, "stop", f"job {job.id}", before, job.progress)
         return True, job
@@ -131,10 +135,11 @@ class JobStore(Store):
 
     @transaction
     def open_jobs(self, session: Session) -> Sequence[JobRow]:
-        """Return the jobs that have not ended, in the order of arrival."""
+        """Return the jobs that have not ended, in the order of arrival, without schedules, which never run."""
         # One statement: between two, a job may end, and would then look open without an open attempt.
         jobs = select(JobRow).options(joinedload(JobRow.attempts))
-        return session.scalars(jobs.where(JobRow.ended.is_(None)).order_by(JobRow.sequence)).unique().all()
+        is_open = (JobRow.ended.is_(None), JobRow.state != State.SCHEDULED)
+        return session.scalars(jobs.where(*is_open).order_by(JobRow.sequence)).unique().all()
 
     @transaction
     def begin_attempt(
@@ -199,7 +204,7 @@ class JobStore(Store):
         attempt = session.get_one(AttemptRow, (job_id, number))
         if attempt.ended is not None:
             return None
-        return _advance(job, _end_attempt(session, job, attempt, verdict, ray, died), resumes)
+        return _advance(session, job, _end_attempt(session, job, attempt, verdict, ray, died), resumes)
 
     @transaction
     def set_message(self, session: Session, job_id: str, message: str, state: State) -> None:
@@ -320,7 +325,7 @@ def _end_attempt(
     return replace(verdict, reason=reason)
 
 
-def _advance(job: JobRow, verdict: Verdict, resumes: bool) -> Transition:
+def _advance(session: Session, job: JobRow, verdict: Verdict, resumes: bool) -> Transition:
     """Write into the row of a job what follows the end of its attempt."""
     restarts = job.losses, job.max_restarts_on_loss, job.failures, job.max_restarts_on_failure
     count = RestartCounts(len(job.attempts), *restarts)
@@ -330,7 +335,7 @@ def _advance(job: JobRow, verdict: Verdict, resumes: bool) -> Transition:
     job.preemptions += verdict.outcome is Outcome.PREEMPTED
     if transition.state.final:
         job.exit_code, job.error_type = verdict.exit_code, verdict.error_type
-        _end(job, transition)
+        end_job(session, job, transition)
     else:
         job.state, job.message = transition.state, transition.message
         job.not_before = now() + timedelta(seconds=transition.delay_s)
@@ -344,16 +349,12 @@ def _hide(session: Session, job: JobRow) -> None:
 
     Ray accepts the id of a deleted job again. Variables may be secrets, so their values are not kept.
     """
+    cancel_followers(session, job.id, "was deleted")
     for attempt in job.attempts:
         session.delete(attempt)
     session.flush()  # on Postgres, attempts refer to the id
     hidden = {"id": f"{job.id}~{job.sequence}", "deleted": now(), "runtime_env": redacted(job.runtime_env)}
+    session.execute(update(JobRow).where(JobRow.origin == job.id).values(origin=hidden["id"]))
     # A statement, so that the object remains as it was.
     statement = update(JobRow).where(JobRow.sequence == job.sequence).values(hidden)
     session.execute(statement, execution_options={"synchronize_session": False})
-
-
-def _end(job: JobRow, transition: Transition) -> None:
-    job.state, job.message, job.ended = transition.state, transition.message, now()
-    job.claim = None
-    announce(job, Event.ENDED, job.state, job.ended)

@@ -18,6 +18,7 @@ from mlplatform.capacity.resources import Request, Resources, WorkerGroup
 from mlplatform.contract import ATTEMPT_ID
 from mlplatform.errors import JobError
 from mlplatform_gateway.errors import PackageError
+from mlplatform_gateway.jobs.repeats import plan_next
 from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.packages.store import check_name, package_names
@@ -85,11 +86,15 @@ class Submission(jobs.Submission):
         return chosen or f"raysubmit_{''.join(secrets.choice(_ID_LETTERS) for _ in range(16))}"
 
     def job(self) -> JobRow:
-        """Return the row of the requested job, with the present time as its arrival."""
+        """Return the row of the requested job, with the present time as its arrival.
+
+        Raises:
+            JobError: its schedule is invalid.
+        """
         options = self.options
         group = {"count": options.workers, "cpus": options.worker_cpus, "gpus": options.worker_gpus}
         arrived = datetime.now(UTC)
-        return JobRow(
+        job = JobRow(
             id=self.new_id(),
             user=options.user,
             entrypoint=self.entrypoint,
@@ -104,12 +109,18 @@ class Submission(jobs.Submission):
             job_class=options.job_class,
             group_name=options.group,
             at_most=options.at_most,
+            after=options.after,
+            schedule=options.schedule,
+            timezone=options.timezone if options.schedule else None,
             state=State.WAITING,
             message="Job has not started yet.",
             created=arrived,
             not_before=arrived,
             attempts=[],
         )
+        if job.schedule:
+            plan_next(job, arrived)
+        return job
 
     def entrypoint_request(self) -> dict[str, Any]:
         """Return the fields with the resources and labels that the entry point requests."""

@@ -20,6 +20,9 @@ from mlplatform_gateway.queue.planner.queue import JobClass
 _USER = "MLPLATFORM_USER"
 """Variable that would take precedence over the metadata's user in the processes of the job."""
 
+_NOT_SECRET = {_USER, "MLPLATFORM_JOB_ID", "MLPLATFORM_NOTE"}
+"""Variables of which the metadata has the values."""
+
 
 def details_for(request: HTTPConnection, job: JobRow) -> dict[str, Any]:
     """Return Ray's fields of a job, without what the one who asks may not see, and without values for browsers."""
@@ -95,6 +98,16 @@ async def assign(principal: Principal, people: People, job: JobRow) -> None:
     variables = job.runtime_env.get("env_vars") or {}
     if _USER in variables:
         job.runtime_env = {**job.runtime_env, "env_vars": {**variables, _USER: principal.person}}
+
+
+def check_values(principal: Principal, job: JobRow) -> None:
+    """Raise ForbiddenError if a job has variables whose values somebody may not read, but would get in a repetition."""
+    own = sorted((job.runtime_env.get("env_vars") or {}).keys() - _NOT_SECRET)
+    if own and not may(principal, Verb.VALUES, job.person, job.team):
+        names = ", ".join(own)[:200]
+        raise ForbiddenError(
+            f"Job {job.id} has variables whose values only its owner may use ({names}); submit your own."
+        )
 
 
 def check_team(principal: Principal, job: JobRow) -> None:

@@ -71,7 +71,7 @@ class Watcher:
             self._queue.held = {
                 attempt.ray_submission_id: use.held[job.id] for job, attempt in active if job.id in use.held
             }
-        waiting = [job for job in rows if job.open_attempt is None]
+        waiting = [job for job in rows if State(job.state).waits]
         view = await self._queue.view(waiting, active, snapshot.nodes)
         await self._measure(active, use, view.running, borrowers(view.teams, view.running, snapshot.nodes, view.now))
         for job, attempt in active:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 from mlplatform.api import overview as api
 from mlplatform.api.cluster import GpuUse
+from mlplatform.api.jobs import Links
 from mlplatform.dev.environment import is_environment
 from mlplatform.errors import UnreachableError
 from mlplatform_gateway.jobs.details import HIDDEN, public_attempt, public_reason
@@ -220,6 +221,7 @@ def _shown(job: JobRow, place: api.QueuePlace | None, principal: Principal) -> a
         cpus=request.sums[1],
         created=job.created,
         ended=job.ended,
+        links=Links.model_validate(job),
         stopping=job.stop_requested,
         attempt=public_attempt(job.last_attempt, everything) if job.last_attempt else None,
         queue=place,

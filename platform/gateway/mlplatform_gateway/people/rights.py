@@ -85,6 +85,9 @@ class Verb(StrEnum):
     SHELL = "shell"
     """Open a shell in it, with its variables and its rights."""
 
+    AGAIN = "again"
+    """Submit its package and environment with other arguments, as a job of one's own."""
+
     STOP = "stop"
     RESUME = "resume"
     DELETE = "delete"
@@ -95,7 +98,7 @@ class Verb(StrEnum):
     """Submit a job for the team that precedes its other jobs."""
 
 
-_OF_A_TEAM = {Verb.SEE, Verb.LOGS, Verb.METADATA, Verb.VARIABLES, Verb.SUBMIT}
+_OF_A_TEAM = {Verb.SEE, Verb.LOGS, Verb.METADATA, Verb.VARIABLES, Verb.AGAIN, Verb.SUBMIT}
 
 _CONTROL = (Verb.STOP, Verb.RESUME, Verb.DELETE)
 
@@ -146,7 +149,7 @@ def may(principal: Principal, verb: Verb, person: str | None, team: str | None) 
 def refusal(principal: Principal, verb: Verb, job_id: str, person: str | None, team: str | None) -> str:
     """Return the sentence about a right that is missing, and who has it."""
     whose = f"{person or 'the shared token'}{f' of team {team}' if team else ''}"
-    others = {Verb.LOGS: "read its log", Verb.SHELL: "open a shell in it"}
+    others = {Verb.LOGS: "read its log", Verb.SHELL: "open a shell in it", Verb.AGAIN: "submit it again"}
     action = f"{verb} it" if verb in _CONTROL else others.get(verb, f"read its {verb}")
     names = [
         *([person] if person else []),

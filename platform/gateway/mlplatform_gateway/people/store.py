@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -15,6 +15,8 @@ from mlplatform.contract import PERSON_NAME
 from mlplatform_gateway.audit.store import Actor, record
 from mlplatform_gateway.database.engine import Store, transaction
 from mlplatform_gateway.errors import ForbiddenError, NameTakenError, NoSuchNameError, PersonError, TeamInUseError
+from mlplatform_gateway.jobs.schema import JobRow
+from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.people.schema import LoginCodeRow, MemberRow, PersonRow, SessionRow, TeamRow, TokenRow
 from mlplatform_gateway.people.secrets import forget
 from mlplatform_gateway.people.tokens import new_code
@@ -165,7 +167,7 @@ class People(Store):
 
     @transaction
     def remove(self, session: Session, name: str, actor: Actor, team: str | None = None) -> None:
-        """Remove a person with all memberships, codes and sessions, and revoke all tokens; jobs stay.
+        """Remove a person with all memberships, codes and sessions, and revoke all tokens; schedules pause.
 
         Args:
             team: remove the person only from this team.
@@ -175,6 +177,8 @@ class People(Store):
         """
         row = _person(session, name)
         before = _rights(session, row)
+        of_team = () if team is None else (JobRow.team == team,)
+        _pause(session, f"its owner {name} was removed", JobRow.person == name, *of_team)
         if team is not None:
             _leave(session, name, team)
             record(session, actor, "remove", f"person {name}", before, _rights(session, row))
@@ -207,8 +211,15 @@ class People(Store):
             _check_removable(session, name, open_jobs)
         before = _facts(team) | {"people": ", ".join(f"{member.person} ({member.role})" for member in members)}
         session.execute(delete(MemberRow).where(MemberRow.team == name))
+        _pause(session, f"team {name} was removed", JobRow.team == name)
         session.delete(team)
         record(session, actor, "remove", f"team {name}", before)
+
+
+def _pause(session: Session, why: str, *which: ColumnElement[bool]) -> None:
+    """Pause schedules whose jobs their owners may no longer submit; a later person or team may have the same name."""
+    scheduled = update(JobRow).where(JobRow.state == State.SCHEDULED, *which)
+    session.execute(scheduled.values(due=None, message=f"Paused, because {why}."))
 
 
 def _leave(session: Session, name: str, team: str) -> None:

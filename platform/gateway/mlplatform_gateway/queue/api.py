@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -20,12 +20,17 @@ from mlplatform.api.base import MOST_ENTRIES
 from mlplatform.api.cluster import Capacity, CapacityRequest
 from mlplatform.capacity.resources import Request, Resources, Shortage, WorkerGroup, describe
 from mlplatform.errors import UnreachableError
+from mlplatform_gateway.audit.store import SHARED_TOKEN
 from mlplatform_gateway.http.access import USERS
 from mlplatform_gateway.http.description import errors
 from mlplatform_gateway.http.request_body import JsonBody
 from mlplatform_gateway.jobs.admission import Admission
+from mlplatform_gateway.jobs.details import public_reason
+from mlplatform_gateway.jobs.schema import JobRow
+from mlplatform_gateway.jobs.submission import request_of
 from mlplatform_gateway.queue.planner.plan import forecast, queue
 from mlplatform_gateway.queue.planner.queue import Explain, View, WaitingJob
+from mlplatform_gateway.queue.queueing import DEFAULT_TEAM
 from mlplatform_gateway.ray.cluster import LISTING_SECONDS, Cluster
 from mlplatform_gateway.ray.head import RayHead
 from mlplatform_gateway.ray.listings import users_of
@@ -92,14 +97,21 @@ def _explain(view: View) -> tuple[list[Explain], float]:
     return says, time.thread_time() - began
 
 
-def routes(explanations: Explanations) -> APIRouter:
-    """Return the route `GET /platform/queue`."""
+def routes(explanations: Explanations, later: Callable[[str | None], Awaitable[Sequence[JobRow]]]) -> APIRouter:
+    """Return the route `GET /platform/queue`.
+
+    Args:
+        later: returns held jobs and schedules, or one of them, by its id.
+    """
     router = APIRouter()
 
     # Everybody sees owner, shape, state and reason of every job.
     @router.get("/platform/queue", dependencies=[USERS])
     async def get(job: _Job = None) -> api.Queue:
-        """Jobs that wait for resources, in the order in which they are considered, with the reasons."""
+        """Jobs that wait for resources, in the order in which they are considered, with the reasons.
+
+        Jobs that start after others, and schedules, follow.
+        """
         found = await explanations.read()
         says = {place: say for place, say in enumerate(found.says, 1) if job is None or say.job == job}
         if job in found.jobs and found.view and len(found.jobs) <= _MOST_FORECAST:
@@ -107,6 +119,7 @@ def routes(explanations: Explanations) -> APIRouter:
             says = {place: replace(say, latest_start=latest.get(say.job)) for place, say in says.items()}
         shown = islice(says.items(), MOST_ENTRIES)
         entries = [_entry(found.jobs[say.job], place, say) for place, say in shown]
+        entries += map(_later, await later(job))
         return api.Queue(at=_time(found.view.now) if found.view else None, waiting=len(found.says), entries=entries)
 
     return router
@@ -129,6 +142,21 @@ def _entry(job: WaitingJob, place: int, say: Explain) -> api.QueueEntry:
         since=_time(job.since),
         latest_start=None if say.latest_start is None else _time(say.latest_start),
         reasons=[api.Reason.model_validate(reason) for reason in say.reasons],
+    )
+
+
+def _later(job: JobRow) -> api.QueueEntry:
+    rule = "schedule" if job.schedule else "after"
+    return api.QueueEntry(
+        job=job.id,
+        person=job.person or SHARED_TOKEN,
+        team=job.team or DEFAULT_TEAM,
+        place=None,
+        requests=requests(request_of(job)),
+        since=job.created,
+        latest_start=None,
+        next=job.due,
+        reasons=[api.Reason(rule=rule, text=public_reason(job.message))],
     )
 
 

@@ -28,6 +28,10 @@ JobClass = Literal["urgent", "normal", "idle"]
 _LONGEST_SECONDS = 366 * 86400
 
 
+STATES = ["SCHEDULED", "HELD", "WAITING", "STARTING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED"]
+"""The platform's own states of a job."""
+
+
 def _countable(amount: float) -> float:
     if 0 < amount < LEAST_AMOUNT:
         raise ValueError(f"Ray counts in steps of {LEAST_AMOUNT}; use 0 or at least that")
@@ -53,6 +57,14 @@ TimeLimit = Annotated[
 """Longest duration of an attempt in seconds, given as in `4h`."""
 
 
+_Ids = Annotated[
+    list[Annotated[str, Field(pattern=ID)]],
+    Field(max_length=100),
+    BeforeValidator(lambda given: str(given).replace(",", " ").split()),
+    WithJsonSchema({"type": "string", "pattern": ID}),
+]
+
+
 class JobOptions(BaseModel):
     """Options for the platform in a job's metadata, where all values are strings."""
 
@@ -75,6 +87,13 @@ class JobOptions(BaseModel):
     at_most: int | None = Field(
         None, ge=1, le=10_000, description="Jobs of the group that may run when this one starts, this one included."
     )
+    after: _Ids = Field([], description="Ids of jobs, with commas between, that must have succeeded before it starts.")
+    schedule: str | None = Field(
+        None,
+        max_length=200,
+        description="Cron expression: submit such a job at these times, instead of running this one.",
+    )
+    timezone: str = Field("UTC", max_length=100, description="Time zone of the schedule, as in `Europe/Berlin`.")
     wait_for_capacity: bool = Field(
         False, description="Wait for a node that can run the job instead of rejecting it if no node can."
     )
@@ -85,7 +104,9 @@ class JobOptions(BaseModel):
     worker_gpus: Annotated[float, _Countable] = Field(0, ge=0, allow_inf_nan=False, description="GPUs of each worker.")
 
     @model_validator(mode="after")
-    def _check_group(self) -> Self:
+    def _check_together(self) -> Self:
+        if self.after and self.schedule:
+            raise ValueError(f"schedule={self.schedule!r} cannot have `after`: its jobs start at its times")
         if self.at_most is not None and self.group is None:
             raise ValueError(f"at_most={self.at_most} needs `group`, the name of the jobs that it counts")
         return self
@@ -226,16 +247,36 @@ class Attempt(Answer):
         return self.leave_by is not None and self.ended is None
 
 
+class Links(Answer):
+    """Relations of a job to others, and to the times of a schedule."""
+
+    after: list[str] = Field([], description="Jobs that must have succeeded before it starts.")
+    origin: str | None = Field(None, description="Schedule that has submitted it, or job that it repeats.")
+    due: Moment | None = Field(
+        None, description="Next time of a schedule, null while it is paused; of a job that one has submitted, its time."
+    )
+    late: bool = Field(False, description="Its time had passed: the gateway was down, or had rejected it.")
+
+
 class JobWithAttempts(Job):
     """A job with its attempts in order."""
 
-    state: str = Field(json_schema_extra={"enum": ["WAITING", "STARTING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED"]})
+    state: str = Field(json_schema_extra={"enum": STATES})
     relation: str = Field("other", description="Of the caller to it, as in the overview.")
     limit_s: float | None = Field(None, description="Time limit of an attempt in seconds; null if there is none.")
+    links: Links = Links()
     max_restarts_on_loss: int = Field(ge=0, description="Restarts allowed after a node or Ray was lost.")
     max_restarts_on_failure: int = Field(ge=0, description="Restarts allowed after a failure of the job.")
     resources: dict[str, Any] = Field({}, description="Requests of the entry point, by the names in its submission.")
     attempts: list[Attempt]
+
+
+class Arguments(Body):
+    """Differences of a repetition from its job."""
+
+    arguments: list[Annotated[str, Field(pattern=r"^[^\x00]*$")]] = Field(
+        [], description="In place of those of its script or module; none keeps them."
+    )
 
 
 class Changes(Body):

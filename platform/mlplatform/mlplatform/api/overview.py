@@ -6,7 +6,7 @@ from pydantic import Field
 
 from mlplatform.api.base import Answer, Moment
 from mlplatform.api.cluster import GpuUse, NodeUse
-from mlplatform.api.jobs import Attempt
+from mlplatform.api.jobs import Attempt, Links
 
 
 class Tool(Answer):
@@ -60,6 +60,7 @@ class ShownJob(Answer):
     cpus: float = Field(description="CPUs among these.")
     created: Moment
     ended: Moment | None
+    links: Links
     stopping: bool = Field(description="Its stop was requested.")
     attempt: Attempt | None = Field(description="The last one.")
     queue: QueuePlace | None = Field(description="Null unless it waits for resources.")

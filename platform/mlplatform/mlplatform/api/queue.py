@@ -20,10 +20,11 @@ class QueueEntry(Answer):
     job: str = Field(description="Submission id.")
     person: str = Field(description="Owner, or `shared token`.")
     team: str = Field(description="Team, or `default`.")
-    place: int = Field(ge=1)
+    place: int | None = Field(ge=1, description="Null if it does not wait for resources yet: after others, a schedule.")
     requests: str = Field(description="GPUs and CPUs, those of workers included, as in `2 GPUs and 4 CPUs`.")
     since: Moment
     latest_start: Moment | None = Field(description="If all jobs run to their limits; null: unknown.")
+    next: Moment | None = Field(None, description="Of a schedule; null while it is paused.")
     reasons: list[Reason]
 
 

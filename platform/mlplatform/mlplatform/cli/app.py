@@ -35,8 +35,9 @@ app = typer.Typer(
     help="Submit training jobs, follow them, and manage models and data sets.",
 )
 for verb in (
-    *(submit.submit, jobs.logs, jobs.wait, jobs.stop, jobs.resume, ssh.ssh, top.top, queue.queue, queue.why),
-    *(audit.audit, usage.usage, notify.notify, tokens.login, tokens.logout, tokens.s3_credentials),
+    *(submit.submit, submit.again, jobs.logs, jobs.wait, jobs.stop, jobs.resume, ssh.ssh, top.top),
+    *(queue.queue, queue.why, audit.audit, usage.usage, notify.notify),
+    *(tokens.login, tokens.logout, tokens.s3_credentials),
 ):
     app.command()(verb)
 for noun in (jobs, dev, people, teams, tokens, secrets, models, data, local):

@@ -74,6 +74,9 @@ def show(job_id: JobId) -> None:
         ("User", job.user),
         ("Command", job.entrypoint),
         ("Time", span(job.started, job.ended)),
+        ("After", ", ".join(job.links.after)),
+        ("Repeats", job.links.origin),
+        ("Due", f"{span(job.links.due)}{', submitted late' if job.links.late else ''}"),
         ("Limit", "" if job.limit_s is None else in_words(job.limit_s)),
         ("Message", (job.message.strip().splitlines() or [""])[-1]),
     ]

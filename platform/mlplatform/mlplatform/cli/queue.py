@@ -19,14 +19,16 @@ _OLD_SECONDS = 10.0
 
 
 def queue(as_json: Json = False) -> None:
-    """List the jobs that wait for resources in the order in which they are considered, with the reasons."""
+    """List the waiting jobs in the order in which they are considered, with the reasons; then those after others, and
+    schedules."""
     found = _read(None)
     if not as_json and found.entries:
         _warn_if_old(found)
     columns = ["Job", "Place", "Person", "Team", "Requests", "Waits since", "Why"]
-    print_list(found.entries, as_json, columns, _row, "No job waits for resources.")
-    if not as_json and found.waiting > len(found.entries):
-        print(f"{found.waiting - len(found.entries)} more wait.")
+    print_list(found.entries, as_json, columns, _row, "No job waits.")
+    more = found.waiting - sum(entry.place is not None for entry in found.entries)
+    if not as_json and more > 0:
+        print(f"{more} more wait.")
 
 
 def why(job_id: Annotated[str, typer.Argument(help="Id of the job.")]) -> None:
@@ -49,7 +51,8 @@ def why(job_id: Annotated[str, typer.Argument(help="Id of the job.")]) -> None:
     (entry,) = found.entries
     since = span(entry.since)
     print(f"{job_id} ({entry.person}, team {entry.team}) requests {entry.requests} and waits since {since}.")
-    print(f"Place {entry.place} of {found.waiting}.")
+    if entry.place is not None:
+        print(f"Place {entry.place} of {found.waiting}.")
     for reason in entry.reasons:
         print(f"- {reason.text} [{reason.rule}]")
     if entry.latest_start:
@@ -74,7 +77,7 @@ def _read(job_id: str | None) -> Queue:
 
 def _row(entry: QueueEntry) -> tuple[str, ...]:
     why = " ".join(reason.text for reason in entry.reasons)
-    return (entry.job, str(entry.place), entry.person, entry.team, entry.requests, span(entry.since), why)
+    return (entry.job, str(entry.place or ""), entry.person, entry.team, entry.requests, span(entry.since), why)
 
 
 def _warn_if_old(found: Queue) -> None:

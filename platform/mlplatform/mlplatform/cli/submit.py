@@ -1,4 +1,4 @@
-"""`mlplatform submit`: run a file or a folder as a job, and follow it."""
+"""`mlplatform submit` and `again`: run a file or a folder, or what a job has run, as a job, and follow it."""
 
 from __future__ import annotations
 
@@ -41,6 +41,13 @@ def submit(
     at_most: Annotated[
         int | None, typer.Option(min=1, help="Your jobs of this file or folder that run at the same time.")
     ] = None,
+    after: Annotated[
+        list[str] | None, typer.Option(help="Job that must have succeeded before this one starts; repeatable.")
+    ] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="Submit such a job at these times, as in '0 3 * * *', until it is stopped.")
+    ] = None,
+    timezone: Annotated[str | None, typer.Option(help="Time zone of --schedule (default UTC).")] = None,
     wait_for_capacity: Annotated[bool, typer.Option(help="Queue the job until a node that fits it joins.")] = False,
     experiment: Annotated[str | None, typer.Option(help="MLflow experiment, if the code sets none.")] = None,
     note: Annotated[str | None, typer.Option(help="Description of the job's run.")] = None,
@@ -67,6 +74,9 @@ def submit(
         "limit": limit,
         "class": job_class,
         "at_most": at_most,
+        "after": after,
+        "schedule": schedule,
+        "timezone": timezone,
         "wait_for_capacity": wait_for_capacity or None,
         "experiment": experiment,
         "note": note,
@@ -77,9 +87,33 @@ def submit(
     )
     with Jobs() as client:
         job_id = job_file.submit(client, job, on_wait=partial(print, flush=True))
-        print(f"Submitted job {job_id}; follow it with `mlplatform logs -f {job_id}`.", flush=True)
-        if wait:
-            follow(client, job_id)
+        if job.file.schedule:
+            print(f"Schedule {job_id}: {client.get(job_id).message} `mlplatform stop {job_id}` ends it.")
+        else:
+            started(client, job_id, wait)
+
+
+def again(
+    job_id: Annotated[str, typer.Argument(help="Id of the job, yours or of your team.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="In place of the job's own (after --).")] = None,
+    wait: Annotated[bool, typer.Option(help="Follow the log, and exit with the job's result.")] = True,
+) -> None:
+    """Submit a job again with other arguments: the same package, environment, resources and script or module."""
+    from mlplatform.api.jobs import Submitted
+    from mlplatform.cli.output import read
+    from mlplatform.client.jobs import Jobs
+
+    body, path = {"arguments": arguments or []}, f"/platform/jobs/{job_id}/again"
+    new = read(Submitted, "POST", path, job_id=job_id, json=body).submission_id
+    with Jobs() as client:
+        started(client, new, wait)
+
+
+def started(client: Jobs, job_id: str, wait: bool) -> None:
+    """Print the id of a new job, and follow it if that is wanted."""
+    print(f"Submitted job {job_id}; follow it with `mlplatform logs -f {job_id}`.", flush=True)
+    if wait:
+        follow(client, job_id)
 
 
 def follow(client: Jobs, job_id: str) -> None:

@@ -75,6 +75,15 @@ class JobFile(BaseModel):
     at_most: int | None = Field(None, ge=1, le=10_000)
     """Jobs of this name that may run at the same time; None means unlimited."""
 
+    after: list[str] = Field(default_factory=list)
+    """Ids of the jobs that must have succeeded before it starts."""
+
+    schedule: str | None = None
+    """Cron expression: submit such a job at these times, instead of running this one."""
+
+    timezone: str | None = None
+    """Time zone of the schedule; None means UTC."""
+
     wait_for_capacity: bool = False
     """Wait for a node that can run the job, if no current node ever can, instead of being rejected."""
 
@@ -187,6 +196,9 @@ def submit(client: Jobs, job: Submission, on_wait: Callable[[Shortage], None] | 
         job_class=job.file.job_class,
         at_most=job.file.at_most,
         limit_s=None if job.file.limit is None else seconds_in(job.file.limit),
+        after=job.file.after,
+        schedule=job.file.schedule,
+        timezone=job.file.timezone,
         wait_for_capacity=job.file.wait_for_capacity,
         pip=job.file.pip,
         on_wait=on_wait,

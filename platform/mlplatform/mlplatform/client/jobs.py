@@ -82,6 +82,9 @@ class Jobs:
         limit_s: float | None = None,
         job_class: str | None = None,
         at_most: int | None = None,
+        after: Sequence[str] = (),
+        schedule: str | None = None,
+        timezone: str | None = None,
         wait_for_capacity: bool = False,
         pip: Sequence[str] = (),
         on_wait: Callable[[Shortage], None] | None = None,
@@ -106,6 +109,8 @@ class Jobs:
                 have accounts, only leads and administrators may submit urgent jobs.
             at_most: start it only while fewer of the submitter's jobs with this name and a limit run; None means
                 unlimited.
+            after: ids of jobs that must have succeeded before it starts; if one does not succeed, it is stopped.
+            schedule: cron expression, in `timezone` (None: UTC); such jobs are submitted then, and this one never runs.
             wait_for_capacity: wait for a node that can run the job, if no current node ever can, instead of being
                 rejected.
             pip: packages that Ray installs for this job only, before it starts.
@@ -136,6 +141,9 @@ class Jobs:
             "class": job_class,
             "group": None if at_most is None else request.plain_name(name),
             "at_most": at_most,
+            "after": ",".join(after) or None,
+            "schedule": schedule,
+            "timezone": timezone,
             "wait_for_capacity": "true" if wait_for_capacity else None,
         }
         body = request.body(self._settings, job_id, command, folder, package, resources, env or {}, note, pip, options)

@@ -48,6 +48,7 @@ TABLE: dict[tuple[str, str], Asked] = {
     ("GET", "/platform/jobs/{job_id}"): Asked("/platform/jobs/hers", USERS),
     ("GET", "/platform/jobs/{job_id}/log"): Asked("/platform/jobs/hers/log", READ),
     ("POST", "/platform/jobs/{job_id}/resume"): Asked("/platform/jobs/hers/resume", CONTROL),
+    ("POST", "/platform/jobs/{job_id}/again"): Asked("/platform/jobs/hers/again", {"owner"}),
     ("GET", "/api/jobs/"): Asked("/api/jobs/", USERS),
     ("POST", "/api/jobs/"): Asked("/api/jobs/", USERS, {"json": {"entrypoint": "true"}}),
     ("GET", "/api/jobs/{job_id}"): Asked("/api/jobs/hers", USERS),

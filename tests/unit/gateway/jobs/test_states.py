@@ -57,7 +57,7 @@ def count(
 
 @pytest.mark.parametrize("state", State)
 def test_each_state_waits_has_attempt_or_is_final(state: State) -> None:
-    assert state.waits + state.has_attempt + state.final == 1
+    assert state.comes_later + state.waits + state.has_attempt + state.final == 1
     assert state.has_attempt or not state.runs
     assert state.of_ray in STATUSES
     assert state in str(states.__doc__), "the diagram lacks it"

@@ -10,13 +10,13 @@ ALICE = Principal("alice", {"vision": Role.MEMBER, "audio": Role.LEAD})
 OF_ALICE, OF_SHARED = Attempt("hers", 1, "vision", ALICE), Attempt("ours", 1, None, SHARED)
 
 TABLE = """
-                see  logs  metadata  variables  values  stop  resume  delete  submit  urgent  shell
+                see  logs  metadata  variables  values  again  stop  resume  delete  submit  urgent  shell
 other           x
-team-mate       x    x     x         x                                        x
-lead            x    x     x         x                  x     x       x       x       x
-owner           x    x     x         x          x       x     x       x       x       x       x
-administrator   x    x     x         x                  x     x       x       x       x
-attempt         x    x     x         x                  x                     x
+team-mate       x    x     x         x                  x                            x
+lead            x    x     x         x                  x      x     x       x       x       x
+owner           x    x     x         x          x       x      x     x       x       x       x       x
+administrator   x    x     x         x                  x      x     x       x       x       x
+attempt         x    x     x         x                  x      x                     x
 """
 
 

@@ -86,7 +86,7 @@ function unlisted({ submission_id: id, metadata, attempts, relation, ...details 
     ...{ id, user: metadata.user ?? "", team: metadata.team ?? null, requests: "", cpus: 0 },
     ...{ state: details.state, message: details.message, stopping: false, environment: false, queue: null },
     ...{ created: time(details.start_time), ended: time(details.end_time), attempt: attempts.at(-1) ?? null },
-    relation,
+    ...{ relation, links: details.links },
   };
 }
 

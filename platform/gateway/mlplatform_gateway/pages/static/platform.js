@@ -125,7 +125,9 @@ function showJobs() {
   list("#environments", environment, environments.length, "Nobody has one.");
   const running = (counts.RUNNING ?? 0) + (counts.STARTING ?? 0) - environments.filter(runs).length;
   list("#running", (job) => runs(job) && !job.environment, running, "No job is running.");
-  list("#waiting", (job) => job.state === "WAITING", counts.WAITING ?? 0, "No job is waiting.");
+  const open = Object.values(counts).reduce((sum, count) => sum + count, 0);
+  const waiting = open - (counts.RUNNING ?? 0) - (counts.STARTING ?? 0);
+  list("#waiting", (job) => isOpen(job) && !runs(job), waiting, "No job is waiting.");
   list("#ended", (job) => !isOpen(job), jobs.filter((job) => !isOpen(job)).length, "No job has ended yet.");
   const old = overview.queue_time;
   const asOf = old ? ["As of ", moment(old), ": Ray has not answered since, so no job starts."] : [];
@@ -165,6 +167,7 @@ function jobCard(job) {
 export function facts(job) {
   const { attempt } = job;
   if (job.ended) return [element("strong", {}, job.state.toLowerCase()), " ", moment(job.ended)];
+  if (job.state === "SCHEDULED") return job.links.due ? ["next job at ", moment(job.links.due)] : ["paused"];
   if (!runs(job)) {
     const latest = job.queue?.latest_start;
     const starts = latest ? [", starts by ", moment(latest), " if all jobs keep to their limits"] : [];

@@ -1,0 +1,48 @@
+"""Times at which a schedule submits a job: a cron expression in a time zone."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from mlplatform.errors import JobError
+
+_FIELD = re.compile(r"([\d*/,#-]|[A-Za-z]{3})+", re.ASCII)
+"""Digits, names and signs. croniter also reads random and hashed times, which differ from one call to the next."""
+
+_FORMER = timedelta(hours=3)
+"""Time after which a clock no longer differs from its zone's, because it was changed by less than this."""
+
+
+def next_after(expression: str, zone: str, moment: datetime) -> datetime:
+    """Return the first time of a schedule after a moment, in UTC.
+
+    Each time on the clock counts once: of an hour that is repeated, the first; one that is skipped comes later by as
+    much. croniter gets no time zone, because its results in these hours depend on where it starts.
+
+    Raises:
+        JobError: the expression or the zone is invalid, or there is no such time.
+    """
+    from croniter import croniter
+
+    try:
+        local = ZoneInfo(zone)
+        if len(fields := expression.split()) != 5 or not all(map(_FIELD.fullmatch, fields)):
+            raise ValueError("it needs minute, hour, day of the month, month and day of the week")
+        clock, former = (at.astimezone(local).replace(tzinfo=None) for at in (moment, moment - _FORMER))
+        # After the clock has skipped an hour, times of that hour are still to come.
+        times, found = croniter(expression, min(clock, former + _FORMER)), moment
+        while found <= moment:
+            found = times.get_next(datetime).replace(tzinfo=local).astimezone(UTC)
+    except (ValueError, LookupError, TypeError, OSError) as error:
+        raise JobError(
+            f"Invalid schedule {expression[:100]!r} in time zone {zone[:100]!r} ({error}); write them as in "
+            "'0 3 * * *' and 'Europe/Berlin'."
+        ) from error
+    return found
+
+
+def on_clock(moment: datetime, zone: str) -> str:
+    """Return a time on the clocks of a zone, for people."""
+    return f"{moment.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M} ({zone})"

@@ -1,0 +1,76 @@
+"""Jobs that schedules submit: one for each time, and one for those missed while the gateway was down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from mlplatform.errors import PlatformError, UnreachableError
+from mlplatform_gateway.audit.store import PLATFORM, record
+from mlplatform_gateway.database.engine import Store, transaction
+from mlplatform_gateway.jobs.admission import Admission
+from mlplatform_gateway.jobs.containment import repeat
+from mlplatform_gateway.jobs.cron import on_clock
+from mlplatform_gateway.jobs.repeats import plan_next, repetition
+from mlplatform_gateway.jobs.schema import JobRow
+from mlplatform_gateway.jobs.services import Services
+from mlplatform_gateway.jobs.states import State
+from mlplatform_gateway.jobs.store import now
+
+_CHECK_SECONDS = 5.0
+"""Interval between two looks for times that have passed; a schedule counts in minutes."""
+
+
+class Schedules(Store):
+    """Background work that submits what is due, and then calls `submitted`; `run` never returns."""
+
+    def __init__(self, services: Services, admission: Admission, submitted: Callable[[], None]) -> None:
+        super().__init__(services.store.engine)
+        self._errors, self._admission, self._submitted = services.errors, admission, submitted
+
+    async def run(self) -> None:
+        """Submit what is due, forever."""
+        await repeat(self.look, lambda: asyncio.sleep(_CHECK_SECONDS), "Jobs of schedules wait")
+
+    async def look(self) -> None:
+        """Submit what is due, once; raises UnreachableError while the database is unavailable."""
+        for schedule in await self._passed():
+            with self._errors.contained(schedule.id):
+                await self._submit(schedule)
+
+    async def _submit(self, schedule: JobRow) -> None:
+        job, rejected = repetition(schedule, due=schedule.due), ""
+        try:
+            await self._admission.check(job)
+        except UnreachableError:
+            raise
+        except PlatformError as error:
+            rejected = str(error)
+        await self._fire(schedule.sequence, job, rejected)
+        self._submitted()
+
+    @transaction
+    def _passed(self, session: Session) -> Sequence[JobRow]:
+        """Return the schedules whose next time has passed."""
+        scheduled = (JobRow.ended.is_(None), JobRow.state == State.SCHEDULED)
+        return session.scalars(select(JobRow).where(*scheduled, JobRow.due <= now()).order_by(JobRow.due)).all()
+
+    @transaction
+    def _fire(self, session: Session, sequence: int, job: JobRow, rejected: str) -> None:
+        """Store the job of a schedule and the next time, not twice, nor after its stop; one that is rejected waits."""
+        schedule = session.get(JobRow, sequence, with_for_update=True)
+        if schedule is None or schedule.state != State.SCHEDULED or job.due is None or schedule.due != job.due:
+            return
+        time = on_clock(job.due, schedule.timezone or "")
+        if rejected:
+            schedule.message = f"The job for {time} is submitted later: {rejected}"
+            return
+        plan_next(
+            schedule, max(now(), job.due), f" The last one is {job.id}{f', late for {time}' if job.late else ''}."
+        )
+        session.add(job)
+        session.flush()
+        record(session, PLATFORM, "submit", f"job {job.id}", after=job.facts)
