@@ -58,6 +58,7 @@ from mlplatform_gateway.retention.loop import (
     UnusedPackages,
 )
 from mlplatform_gateway.settings import GatewaySettings
+from mlplatform_gateway.usage.budgets import Budgets
 from mlplatform_gateway.usage.report import UsageReader
 
 
@@ -101,6 +102,7 @@ class Parts:
         self.overview = JobOverview(engine)
         self.runs = JobRuns(engine)
         self.usage = UsageReader(engine)
+        self.budgets = Budgets(engine)
         self.explanations = Explanations(lambda: self.reconciler.starter.view)
 
         # People, and programs with tokens.

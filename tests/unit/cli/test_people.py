@@ -266,6 +266,17 @@ def test_new_team_prints_what_is_not_guaranteed(host: Machine) -> None:
         assert row.split() == ["vision", "2", "0", "2.5", "4", "h", *shown, *caps]
 
 
+def test_budgets_are_set_listed_and_removed(host: Machine, laptop: Machine) -> None:
+    host.prints("teams", "add", "vision", "--gpu-hours", "500/month")
+    assert host.prints("teams", "list").splitlines()[1].split()[-3:] == ["0.0", "of", "500/month"]
+    assert "Team vision has used 0.0 of its 500 GPU hours of this month.\n" in host.prints("usage")
+    host.prints("teams", "set", "vision", "--gpu-hours", "none")
+    assert "500" not in host.prints("teams", "list") + host.prints("usage")
+    assert "budget='500' is not valid: use GPU hours" in host.refuses("teams", "set", "vision", "--gpu-hours", "500")
+    laptop.prints("login", code_of(host, "ada", "--admin", "--gpu-hours", "2.5"))
+    assert laptop.prints("tokens", "list").splitlines()[1].split()[-1] == "2.5"
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [

@@ -10,14 +10,16 @@ from sqlalchemy.orm import Session
 from mlplatform.capacity.resources import Request, Shortage
 from mlplatform.errors import UnreachableError
 from mlplatform_gateway.database.engine import Store, transaction
-from mlplatform_gateway.errors import QueueFullError
+from mlplatform_gateway.errors import ForbiddenError, QueueFullError
 from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import State
+from mlplatform_gateway.jobs.store import now
 from mlplatform_gateway.jobs.submission import request_of
 from mlplatform_gateway.monitoring.disks import Disks
-from mlplatform_gateway.people.schema import TeamRow
+from mlplatform_gateway.people.schema import TeamRow, TokenRow
 from mlplatform_gateway.queue.planner import feasibility
+from mlplatform_gateway.usage.report import gpu_hours_of
 
 _MOST_SCHEDULES = 20
 """Schedules of one person, or of the shared token."""
@@ -40,6 +42,7 @@ class Admission(Store):
 
         Raises:
             DiskFullError: a disk has too little room.
+            ForbiddenError: the token with which it is submitted has used its GPU hours.
             QueueFullError: the owner or the team has as many waiting jobs as allowed.
             CapacityError: no node can ever run it, and it does not wait for one that can.
             UnreachableError: the database is unavailable.
@@ -75,6 +78,7 @@ class Admission(Store):
         Raises:
             QueueFullError: the team or the person has as many waiting jobs or schedules as allowed.
         """
+        _check_token(session, job)
         if job.schedule:
             of_person = (JobRow.state == State.SCHEDULED, JobRow.person == job.person, JobRow.id != job.id)
             if (session.scalar(select(func.count()).select_from(JobRow).where(*of_person)) or 0) >= _MOST_SCHEDULES:
@@ -99,3 +103,13 @@ class Admission(Store):
                     f"{name} has {waiting} waiting jobs, of at most {most} in team {team.name}; submit the job when "
                     "others have started, or end some with `mlplatform stop`."
                 )
+
+
+def _check_token(session: Session, job: JobRow) -> None:
+    token = session.get(TokenRow, job.token) if job.token else None
+    most = token.gpu_hours if token else None
+    if token and most is not None and (used := gpu_hours_of(session, token.id, now())) >= most:
+        raise ForbiddenError(
+            f"The jobs of token {token.id} have used {used:.1f} of its {most:g} GPU hours, so it submits no "
+            f"more; ask an administrator for another code (`mlplatform people add {token.owner} --gpu-hours N`)."
+        )

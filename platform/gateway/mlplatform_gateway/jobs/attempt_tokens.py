@@ -78,7 +78,7 @@ class AttemptTokens(Store):
                 f"Forbidden: Attempt {row.attempt} of job {row.job_id} has ended, and its token with it.", row.owner
             )
         job = find_job(session, attempt.job_id)
-        return Principal(row.owner, attempt=Attempt(job.id, attempt.number, job.team, owner))
+        return Principal(row.owner, token_id=job.token or "", attempt=Attempt(job.id, attempt.number, job.team, owner))
 
     @transaction
     def _has_secrets(self, session: Session, person: str) -> bool:

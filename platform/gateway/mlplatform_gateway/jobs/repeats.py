@@ -15,8 +15,9 @@ from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.jobs.states import State
 
 _KEPT = (
-    *("user", "person", "team", "entrypoint", "runtime_env", "entrypoint_request", "workers", "wait_for_capacity"),
-    *("max_restarts_on_loss", "max_restarts_on_failure", "limit_s", "job_class", "group_name", "at_most"),
+    *("user", "person", "team", "token", "entrypoint", "runtime_env", "entrypoint_request", "workers"),
+    *("wait_for_capacity", "max_restarts_on_loss", "max_restarts_on_failure", "limit_s", "job_class"),
+    *("group_name", "at_most"),
 )
 
 _NOT_REPEATED = {"after", "schedule", "timezone", "entrypoint"}

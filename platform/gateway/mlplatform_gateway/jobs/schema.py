@@ -43,6 +43,9 @@ class JobRow(Base):
     team: Mapped[str | None]
     """Team that the owner submitted it for."""
 
+    token: Mapped[str | None]
+    """Id of the person's token with which it was submitted, itself or by way of other jobs."""
+
     entrypoint: Mapped[str]
     runtime_env: Mapped[dict[str, Any]]
     job_metadata: Mapped[dict[str, Any]]

@@ -15,6 +15,7 @@ from mlplatform.settings.proxies import BYPASS, bypass
 from mlplatform.storage import fence
 from mlplatform_gateway.errors import RefusedError
 from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
+from mlplatform_gateway.jobs.containment import unless_log_unavailable
 from mlplatform_gateway.jobs.decisions import Decisions
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform_gateway.jobs.services import Services
@@ -22,12 +23,14 @@ from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.jobs.store import now
 from mlplatform_gateway.monitoring.outages import LOOK_BACK_SECONDS
 from mlplatform_gateway.packages.store import package_names
+from mlplatform_gateway.people.store import DEFAULT_TEAM
 from mlplatform_gateway.queue.leaving import Departures
 from mlplatform_gateway.queue.leaving import variables as variables_of_leaving
 from mlplatform_gateway.queue.planner.plan import plan
 from mlplatform_gateway.queue.planner.queue import Action, Explain, Rules, Start, View
 from mlplatform_gateway.queue.queueing import Queue
 from mlplatform_gateway.ray.head import ClusterSnapshot
+from mlplatform_gateway.usage.budgets import LOW
 
 _PLACE_SECONDS = 120.0
 """Time for which a start holds its place; one that takes longer waits or hangs, and must not block the others."""
@@ -128,7 +131,11 @@ class Starter:
         may_be_asked = self.queue.teams or job.limit_s is not None
         grace_s = self._rules.grace_s if may_be_asked else None
         with self._services.errors.contained(job.id):
-            return await self._services.store.begin_attempt(job.id, borrowed=not start.within_share, grace_s=grace_s)
+            attempt = await self._services.store.begin_attempt(job.id, not start.within_share, grace_s)
+            budget = self.queue.budgets.get(job.team or DEFAULT_TEAM)
+            if attempt and budget and budget.part >= LOW:
+                await unless_log_unavailable(self._services.logs.note(job.id, str(budget)))
+            return attempt
         return None
 
     async def _due(self, waiting: Sequence[JobRow]) -> list[JobRow]:

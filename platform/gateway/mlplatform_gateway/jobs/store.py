@@ -153,7 +153,8 @@ class JobStore(Store):
         name = f"{job.id}--{number}-{secrets.token_hex(3)}"
         attempt = AttemptRow(job_id=job.id, number=number, ray_submission_id=name, created=now(), grace_s=grace_s)
         job.attempts.append(attempt)
-        row = UsageRow(job=job.sequence, attempt=number, job_id=job.id, user=job.user, person=job.person, team=job.team)
+        owner = {"user": job.user, "person": job.person, "team": job.team, "token": job.token}
+        row = UsageRow(job=job.sequence, attempt=number, job_id=job.id, **owner)
         ledger.begin(session, row, requested(job), attempt.created, borrowed)
         job.state, job.claim = State.STARTING, None
         if number == 1:

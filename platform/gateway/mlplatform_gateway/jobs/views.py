@@ -70,7 +70,7 @@ async def assign(principal: Principal, people: People, job: JobRow) -> None:
     A job that sets no limit gets that of its team.
 
     The metadata may name one of the person's teams as `team`; otherwise the job is for the team joined first. A job
-    that an attempt submits has owner and team of the attempt's job.
+    that an attempt submits has owner, team and token of the attempt's job.
 
     Raises:
         ForbiddenError: the person is not a member of the team, or of none, or may not submit urgent jobs for it; or an
@@ -78,6 +78,7 @@ async def assign(principal: Principal, people: People, job: JobRow) -> None:
         NoSuchNameError: an administrator names a team that does not exist.
     """
     attempt, named = principal.attempt, job.job_metadata.get("team")
+    job.token = principal.token_id or None
     principal = attempt.owner if attempt else principal
     if not principal.person:
         return

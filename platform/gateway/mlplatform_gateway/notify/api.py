@@ -27,14 +27,14 @@ def routes(people: People, sender: MessageSender) -> APIRouter:
 
     @router.get(_PATH, responses=errors(400))
     async def get(request: Request) -> MessageAddress:
-        """The address to which the person has messages sent when a job ends, is lost, or leaves for another one."""
+        """The address to which the person has messages sent when a job ends, is lost or leaves, or a budget is used."""
         return MessageAddress(url=await people.webhook(_person(request)))
 
     @router.put(_PATH)
     async def put(request: Request, new: Annotated[NewMessageAddress, _BODY]) -> MessageAddress:
         """Set the address, to which a first message is sent, or remove it with null.
 
-        Webhooks get JSON with `text`, and with `job`, `person`, `event` (ended, lost or left), `status` and `time`,
+        Webhooks get JSON with `text`, `job`, `person`, `event` (ended, lost, left or budget), `status` and `time`,
         mails the text. A message is sent up to eight times within 25 minutes until the receiver accepts it.
         """
         person = _person(request)

@@ -20,6 +20,8 @@ class Event(StrEnum):
     LEFT = "left"
     """It was asked to leave, and has left."""
 
+    BUDGET = "budget"
+
 
 class MessageRow(Base):
     """A message that has not been delivered."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request
@@ -27,6 +28,7 @@ from mlplatform_gateway.people.secrets import MOST_BYTES, Secrets
 from mlplatform_gateway.people.sessions import LIFETIME, Sessions
 from mlplatform_gateway.people.store import People
 from mlplatform_gateway.people.tokens import Tokens
+from mlplatform_gateway.usage.budgets import Budgets
 
 _PEOPLE, _TEAMS = "/platform/people", "/platform/teams"
 
@@ -58,7 +60,7 @@ def people_routes(people: People, key: FileKey | PeopleKey | None, accounts: Mlf
     @router.post(_PEOPLE, dependencies=[ADMINISTRATORS], responses=errors(404, 409))
     async def add_person(request: Request, new: _NewPerson) -> api.Invited:
         """Add a person, or add a team or rights to one; only for administrators."""
-        return await people.add(new.name, auth.actor_of(request.scope), new.team, new.lead, new.administrator)
+        return await people.add(**new.model_dump(), actor=auth.actor_of(request.scope))
 
     @router.delete(f"{_PEOPLE}/{{name}}", dependencies=[ADMINISTRATORS], responses=errors(404))
     async def remove_person(request: Request, name: Name, team: _OneTeam = None) -> api.RemovedPerson:
@@ -75,14 +77,17 @@ def people_routes(people: People, key: FileKey | PeopleKey | None, accounts: Mlf
     return router
 
 
-def team_routes(people: People, open_jobs: Callable[[], Awaitable[Sequence[JobRow]]]) -> APIRouter:
+def team_routes(people: People, open_jobs: Callable[[], Awaitable[Sequence[JobRow]]], budgets: Budgets) -> APIRouter:
     """Return the routes below `/platform/teams`."""
     router = APIRouter()
 
     @router.get(_TEAMS, dependencies=[PEOPLE])
     async def list_teams() -> api.Teams:
-        """Teams with their shares."""
-        return api.Teams(teams=[api.Team.model_validate(team) for team in await people.teams()])
+        """Teams with their shares, and what they have used of their budgets."""
+        rows = await people.teams()
+        used = {name: budget.used for name, budget in (await budgets.read(rows, datetime.now(UTC))).items()}
+        teams = [api.Team.model_validate(row) for row in rows]
+        return api.Teams(teams=[team.model_copy(update={"used_gpu_hours": used.get(team.name)}) for team in teams])
 
     @router.post(_TEAMS, dependencies=[ADMINISTRATORS], response_model=api.Team, responses=errors(409))
     async def add_team(request: Request, new: _NewTeam) -> TeamRow:

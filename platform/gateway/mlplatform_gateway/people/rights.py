@@ -34,7 +34,7 @@ class Principal:
         person: name of the person, or of the owner of the attempt's job; empty for the others.
         teams: the person's teams in the order of joining, and the role in each.
         administrator: true for rights over everything; the shared token has them.
-        token_id: id of the token with which the person authenticated, also if a session was opened with it.
+        token_id: id of the token with which the person authenticated, opened the session, or submitted the job.
         service: name of the service, which may use its own paths only; empty for the others.
         attempt: the attempt; None for the others.
     """

@@ -75,6 +75,12 @@ class TeamRow(Base):
     shells: Mapped[bool] = mapped_column(server_default=true())
     """True if owners may open shells in its jobs."""
 
+    budget: Mapped[str] = mapped_column(server_default="")
+    """GPU hours per period, as in `500/month`; empty for no budget."""
+
+    budget_warned: Mapped[datetime | None]
+    """End of the period in which its people were warned about this budget."""
+
     created: Mapped[datetime]
 
 
@@ -121,6 +127,9 @@ class TokenRow(Base):
     used: Mapped[datetime | None]
     """Time of the last use, up to some minutes late."""
 
+    gpu_hours: Mapped[float | None] = mapped_column(Double)
+    """GPU hours after which it submits no more jobs; null if unlimited."""
+
 
 class LoginCodeRow(Base):
     """A code that a person exchanges for a token, once."""
@@ -132,6 +141,7 @@ class LoginCodeRow(Base):
 
     person: Mapped[str]
     expires: Mapped[datetime]
+    gpu_hours: Mapped[float | None] = mapped_column(Double)
 
 
 class SecretRow(Base):

@@ -23,6 +23,9 @@ from mlplatform_gateway.people.tokens import new_code
 
 DEFAULTS: Mapping[str, Any] = {**TeamValues().model_dump(), "caps": {}}
 """Values of a team of which nothing else is set."""
+DEFAULT_TEAM = "default"
+"""Team of the jobs that the shared token submits. It has no share, and everything while there are no others."""
+
 RESERVED = frozenset(
     {
         # Accounts of services at Postgres, the object store and MLflow (`mlplatform_stack/secrets_folder.py`).
@@ -116,6 +119,8 @@ class People(Store):
         before = _facts(team)
         for column, value in values.items():
             setattr(team, column, value)
+        if "budget" in values:
+            team.budget_warned = None
         record(session, actor, "set", f"team {name}", before, _facts(team))
         return team
 
@@ -128,6 +133,7 @@ class People(Store):
         team: str | None = None,
         lead: bool = False,
         administrator: bool = False,
+        gpu_hours: float | None = None,
     ) -> Invited:
         """Add a person, or a team or rights to somebody, and return a new log-in code.
 
@@ -135,6 +141,7 @@ class People(Store):
             team: team to join; a membership that exists gets the role.
             lead: join as a lead of the team.
             administrator: give the rights of administrators; false leaves them as they are.
+            gpu_hours: budget of the token that the code is exchanged for; None for no limit.
 
         Raises:
             PersonError: the name is invalid or that of a team, a new person gets neither a team nor the rights of
@@ -160,7 +167,7 @@ class People(Store):
         if team is not None:
             # Locked, because another request may be removing the team.
             _join(session, _team(session, team, lock=True).name, name, Role.LEAD if lead else Role.MEMBER)
-        code, expires = new_code(session, name)
+        code, expires = new_code(session, name, gpu_hours)
         session.flush()
         record(session, actor, "add", f"person {name}", before, _rights(session, row))
         return Invited(name=name, added=before is None, code=code, expires=expires)

@@ -95,7 +95,7 @@ class Tokens(Store):
             raise LoginCodeError("This log-in code was used a moment ago; ask an administrator for another one.")
         if old is not None and old.revoked is None:
             old.revoked = now
-        issued = issue(session, "person", row.person, now)
+        issued = issue(session, "person", row.person, now, gpu_hours=row.gpu_hours)
         actor, after = Actor(row.person, "code", address), {"expires": issued.expires.isoformat(timespec="seconds")}
         record(session, actor, "log-in", f"token {issued.token.split('_')[1]}", after=after)
         return issued
@@ -166,12 +166,12 @@ def valid_owner(session: Session, token: TokenRow) -> Principal:
     return owner
 
 
-def new_code(session: Session, person: str) -> tuple[str, datetime]:
+def new_code(session: Session, person: str, gpu_hours: float | None = None) -> tuple[str, datetime]:
     """Store a code for one log-in of a person, in place of the person's earlier ones; return it, with its end."""
     now = datetime.now(UTC)
     session.execute(delete(LoginCodeRow).where((LoginCodeRow.person == person) | (LoginCodeRow.expires <= now)))
     code, expires = "-".join(_random(_CODE_LETTERS, 5) for _ in range(4)), now + CODE_LIFETIME
-    session.add(LoginCodeRow(digest=digest(plain_code(code)), person=person, expires=expires))
+    session.add(LoginCodeRow(digest=digest(plain_code(code)), person=person, expires=expires, gpu_hours=gpu_hours))
     return code, expires
 
 

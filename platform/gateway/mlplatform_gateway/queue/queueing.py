@@ -17,7 +17,7 @@ from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform_gateway.jobs.store import now
 from mlplatform_gateway.jobs.submission import request_of
 from mlplatform_gateway.people.schema import TeamRow
-from mlplatform_gateway.people.store import People
+from mlplatform_gateway.people.store import DEFAULT_TEAM, People
 from mlplatform_gateway.queue import placements
 from mlplatform_gateway.queue.placements import Footprint
 from mlplatform_gateway.queue.planner.queue import (
@@ -34,11 +34,9 @@ from mlplatform_gateway.queue.planner.queue import (
 )
 from mlplatform_gateway.queue.planner.reasons import IDLE
 from mlplatform_gateway.queue.returning import Returning, preempted
+from mlplatform_gateway.usage.budgets import Budget, Budgets
 from mlplatform_gateway.usage.gpus import is_reported_idle
 from mlplatform_gateway.usage.history import UsageHistory
-
-DEFAULT_TEAM = "default"
-"""Team of the jobs that the shared token submits. It has no share, and everything while there are no others."""
 
 _YOUNG_SECONDS = 60.0
 """Time for which a started job is counted: an entry point imports for 20 s on two cores before it requests workers."""
@@ -52,6 +50,7 @@ class Queue:
 
     Attributes:
         held: what the processes of attempts hold in Ray, as last measured, by Ray's submission id.
+        budgets: those of teams, by name, at most a minute old.
         idle_s: seconds for which teams let the GPUs of their jobs do nothing, by name; 0 for any time.
     """
 
@@ -60,11 +59,13 @@ class Queue:
         self._rules = rules
         self._people = People(engine)
         self._history = UsageHistory(engine)
+        self._budgets = Budgets(engine)
         self._errors = errors
         self._waiting: dict[int, WaitingJob] = {}
         self._stopping: dict[str, Notice] = {}
         self._teams: dict[str, Team] = {}
         self.idle_s: dict[str, int] = {}
+        self.budgets: Mapping[str, Budget] = {}
         self._usage = Usage()
         self.held: Mapping[str, Placement] = {}
         self._returning = Returning(self._history)
@@ -111,7 +112,8 @@ class Queue:
         """Read teams and use again if they are old."""
         if time.monotonic() - self._teams_read > _TEAMS_SECONDS:
             rows = await self._people.teams()
-            self._teams = {row.name: _team(row) for row in rows}
+            self.budgets = await self._budgets.read(rows, now(), warn=True)
+            self._teams = {row.name: _team(row, self.budgets.get(row.name)) for row in rows}
             self.idle_s = {row.name: row.idle_s for row in rows}
             self._teams_read = time.monotonic()
         if time.monotonic() - self._usage_read > _USAGE_SECONDS:
@@ -226,6 +228,9 @@ def _common(row: JobRow) -> dict[str, Any]:
     }
 
 
-def _team(row: TeamRow) -> Team:
+def _team(row: TeamRow, budget: Budget | None) -> Team:
+    """Return a team for the planner; once its budget is used up, it borrows everything, after all others."""
     caps = {whose: Caps(**row.caps.get(whose, {})) for whose in ("team", "person")}
+    if budget and budget.part >= 1:
+        return Team(row.name, 0, 0, 0, caps["team"], caps["person"], spent=str(budget))
     return Team(row.name, row.share_gpus, row.share_cpus, row.weight, caps["team"], caps["person"])

@@ -15,12 +15,14 @@ from mlplatform_gateway.http.access import USERS, User
 from mlplatform_gateway.jobs.overview import JobOverview
 from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.jobs.views import hide_from
+from mlplatform_gateway.people.store import People
 from mlplatform_gateway.ray.cluster import LISTING_SECONDS, Cluster
 from mlplatform_gateway.ray.utilisation import JobUse, Utilisation, UtilisationSource
+from mlplatform_gateway.usage.budgets import Budgets
 from mlplatform_gateway.usage.report import UsageReader
 
 
-def routes(usage: UsageReader) -> APIRouter:
+def routes(usage: UsageReader, people: People, budgets: Budgets) -> APIRouter:
     """Return the route `GET /platform/usage`."""
     router = APIRouter()
 
@@ -36,9 +38,10 @@ def routes(usage: UsageReader) -> APIRouter:
         until = now if window.until is None else min(window.until, now)
         since = min(window.since, now)
         rows = await usage.read(window.by, _time(since), _time(until), window.after, MOST_ENTRIES)
-        more = window.by is By.JOB and len(rows) == MOST_ENTRIES
+        last = rows[-1].sequence if window.by is By.JOB and len(rows) == MOST_ENTRIES else None
         uses = [Use(**row._mapping) for row in rows]
-        return Report(since=since, until=until, entries=uses, next=rows[-1].sequence if more else None)
+        sentences = [str(budget) for budget in (await budgets.read(await people.teams(), _time(now))).values()]
+        return Report(since=since, until=until, entries=uses, budgets=sentences, next=last)
 
     return router
 

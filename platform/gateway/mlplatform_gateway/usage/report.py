@@ -92,6 +92,17 @@ class UsageReader(Store):
         return session.execute(query).all()
 
 
+def paid_gpu_hours(row: Row[Any]) -> float:
+    """Return the GPU hours of a group of a report; nobody pays for those that the platform lost."""
+    return float(row.gpu_seconds - row.lost_gpu_seconds) / 3600
+
+
+def gpu_hours_of(session: Session, token: str, until: datetime) -> float:
+    """Return the GPU hours of the jobs that a token, by its id, has submitted, until the present time."""
+    query = _window(By.PERSON, 0, milliseconds(until)).where(UsageRow.token == token)
+    return sum(map(paid_gpu_hours, session.execute(query)))
+
+
 def _window(by: By, since: int, until: int) -> Select[Any]:
     """Return the query of the groups; times are in milliseconds."""
     names = _GROUPS[by]

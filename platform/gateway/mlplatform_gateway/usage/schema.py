@@ -33,6 +33,9 @@ class UsageRow(Base):
     """Account that submitted the job; None without accounts."""
 
     team: Mapped[str | None]
+    token: Mapped[str | None] = mapped_column(index=True)
+    """Id of the token with which the job was submitted."""
+
     gpus: Mapped[int] = mapped_column(BigInteger)
     """Granted GPUs in ten-thousandths, the smallest part that Ray counts."""
 

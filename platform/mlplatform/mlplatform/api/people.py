@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from mlplatform.api.base import Answer, Body, Moment, Name
 
@@ -45,6 +46,7 @@ class NewPerson(Body):
     team: str | None = Field(None, description="Team to join; a new person needs one unless it is an administrator.")
     lead: bool = Field(False, description="Join as a lead of the team.")
     administrator: bool = False
+    gpu_hours: _Amount | None = Field(None, description="GPU hours after which the new token submits no more jobs.")
 
 
 class Invited(Answer):
@@ -81,6 +83,12 @@ class Caps(Body):
     person: Limits = Limits()
 
 
+def _budget(value: str) -> str:
+    if not re.fullmatch(r"(\d{1,6}/(day|week|month))?", value, re.ASCII):
+        raise ValueError("use GPU hours per month, week or day, as in 500/month")
+    return value
+
+
 class TeamValues(Body):
     """Values of a team; a change leaves those that are not sent as they are, a new team gets the defaults."""
 
@@ -98,6 +106,9 @@ class TeamValues(Body):
         description="Time after which others may have the GPUs of a job that does nothing with them; 0 means never.",
     )
     shells: bool = Field(default=True, description="Whether owners may open shells and JupyterLab in its jobs.")
+    budget: Annotated[str, AfterValidator(_budget)] = Field(
+        "", description="GPU hours, as in `500/month`; empty: none."
+    )
 
     def sent(self) -> Mapping[str, Any]:
         """Return the columns that have a new value."""
@@ -121,6 +132,8 @@ class Team(Answer):
     shells: bool = True
     default_limit_s: int
     idle_s: int
+    budget: str = ""
+    used_gpu_hours: float | None = Field(None, description="Used part of the budget, a minute old at most.")
 
 
 class Teams(Answer):
@@ -139,6 +152,7 @@ class Token(Answer):
     expires: Moment
     revoked: Moment | None
     used: Moment | None = Field(description="Last use, up to some minutes late.")
+    gpu_hours: float | None = Field(None, description="GPU hours of its jobs, after which it submits no more.")
 
 
 class Tokens(Answer):

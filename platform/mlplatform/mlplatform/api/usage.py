@@ -59,4 +59,5 @@ class Report(Answer):
     since: int
     until: int = Field(description="Pass it to continue with the same window.")
     entries: list[Use]
+    budgets: list[str] = Field([], description="A sentence on each team with a budget, for its present period.")
     next: int | None = Field(description="Value of `after` for the next request; null if there are no more entries.")

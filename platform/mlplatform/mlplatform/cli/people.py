@@ -23,6 +23,7 @@ def add(
     team: Annotated[str | None, typer.Option(help="Team to join; `mlplatform teams add` adds one.")] = None,
     lead: Annotated[bool, typer.Option(help="Lead of the team, who may stop and delete its jobs.")] = False,
     admin: Annotated[bool, typer.Option(help="Administrator, who may do everything.")] = False,
+    gpu_hours: Annotated[float | None, typer.Option(min=0, help="GPU hours until the token submits no more.")] = None,
 ) -> None:
     """Add a person, and print a code for `mlplatform login`.
 
@@ -31,7 +32,7 @@ def add(
     """
     from mlplatform.api.people import Invited
 
-    person = {"name": name, "team": team, "lead": lead, "administrator": admin}
+    person = {"name": name, "team": team, "lead": lead, "administrator": admin, "gpu_hours": gpu_hours}
     invited = read(Invited, "POST", "/platform/people", named=True, json=person)
     print(f"{'Added' if invited.added else 'Changed'} {name}. The code is valid once, until", end=" ")
     print(f"{span(invited.expires)}:\n\n    mlplatform login {invited.code}\n")

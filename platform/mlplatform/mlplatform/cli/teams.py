@@ -37,6 +37,7 @@ PersonCap = Annotated[list[str] | None, typer.Option(help="The same for each per
 Shells = Annotated[
     bool | None, typer.Option("--shells/--no-shells", help="Shells and JupyterLab in its jobs (default: allowed).")
 ]
+GpuHours = Annotated[str | None, typer.Option(help="Budget, as in 500/month, /week or /day, or none.")]
 
 
 @app.command()
@@ -50,11 +51,12 @@ def add(
     cap: Cap = None,
     person_cap: PersonCap = None,
     shells: Shells = None,
+    gpu_hours: GpuHours = None,
 ) -> None:
     """Add a team, and print what is guaranteed between people on one Ray cluster, and what is not."""
     from mlplatform.client.people import GUARANTEES
 
-    values = _values(gpus, cpus, weight, default_limit, idle_after, cap, person_cap, shells)
+    values = _values(gpus, cpus, weight, default_limit, idle_after, cap, person_cap, shells, gpu_hours)
     ask("POST", _PATH, json={"name": name, **values})
     print(f"Added team {name}. Add its people with `mlplatform people add NAME --team {name}`.\n\n{GUARANTEES}", end="")
     _warn_of_shares()
@@ -71,9 +73,10 @@ def set_(
     cap: Cap = None,
     person_cap: PersonCap = None,
     shells: Shells = None,
+    gpu_hours: GpuHours = None,
 ) -> None:
     """Change the values that are given; --cap and --person-cap together replace all upper limits of the team."""
-    values = _values(gpus, cpus, weight, default_limit, idle_after, cap, person_cap, shells)
+    values = _values(gpus, cpus, weight, default_limit, idle_after, cap, person_cap, shells, gpu_hours)
     ask("PATCH", f"{_PATH}/{quote(name)}", named=True, json=values)
     print(f"Changed team {name}.")
     _warn_of_shares()
@@ -84,7 +87,7 @@ def list_(as_json: Json = False) -> None:
     """Show all teams with their shares and limits."""
     from mlplatform.api.people import Teams
 
-    columns = ["Team", "GPUs", "CPUs", "Weight", "Time limit", "Idle after", "Upper limits"]
+    columns = ["Team", "GPUs", "CPUs", "Weight", "Time limit", "Idle after", "GPU hours used", "Upper limits"]
     empty = "There are no teams; `mlplatform teams add NAME` adds one."
     print_list(read(Teams, "GET", _PATH).teams, as_json, columns, _row, empty)
 
@@ -119,6 +122,7 @@ def _values(
     cap: list[str] | None,
     person_cap: list[str] | None,
     shells: bool | None,
+    gpu_hours: str | None,
 ) -> dict[str, Any]:
     """Return the fields of the gateway that are given."""
     from mlplatform.client.people import caps_in
@@ -130,6 +134,7 @@ def _values(
         "default_limit_s": None if default_limit is None else seconds_in(default_limit, "--default-limit"),
         "idle_s": None if idle_after is None else _idle_s(idle_after),
         "shells": shells,
+        "budget": "" if gpu_hours == "none" else gpu_hours,
     }
     if cap or person_cap:
         caps = {"team": caps_in("--cap", cap or []), "person": caps_in("--person-cap", person_cap or [])}
@@ -147,7 +152,8 @@ def _row(team: Team) -> tuple[str, ...]:
     shares = (f"{team.share_gpus:g}", f"{team.share_cpus:g}", f"{team.weight:g}")
     idle = in_words(team.idle_s) if team.idle_s else "never"
     limits = "; ".join(filter(None, (_shown(team.caps), "" if team.shells else "no shells")))
-    return (team.name, *shares, f"{team.default_limit_s / 3600:g} h", idle, limits)
+    used = "" if team.used_gpu_hours is None else f"{team.used_gpu_hours:.1f} of {team.budget}"
+    return (team.name, *shares, f"{team.default_limit_s / 3600:g} h", idle, used, limits)
 
 
 def _shown(caps: dict[str, dict[str, float]]) -> str:

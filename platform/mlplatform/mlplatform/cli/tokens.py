@@ -73,7 +73,7 @@ def list_(as_json: Json = False) -> None:
     from mlplatform.api.people import Tokens
 
     tokens = read(Tokens, "GET", "/platform/tokens").tokens
-    columns = ["Id", "Owner", "State", "Created", "Last used"]
+    columns = ["Id", "Owner", "State", "Created", "Last used", "GPU hours"]
     print_list(tokens, as_json, columns, _row, "There are no tokens of people.")
 
 
@@ -85,7 +85,8 @@ def revoke(token_id: Annotated[str, typer.Argument(help="Id of the token, as `to
 
 
 def _row(token: Token) -> tuple[str, ...]:
-    return token.id, token.owner, _state(token), span(token.created), span(token.used)
+    hours = "" if token.gpu_hours is None else f"{token.gpu_hours:g}"
+    return token.id, token.owner, _state(token), span(token.created), span(token.used), hours
 
 
 def _state(token: Token) -> str:

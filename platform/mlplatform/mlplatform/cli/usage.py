@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -50,7 +50,7 @@ def usage(
     if end is not None and begin >= end:
         raise SettingsError(f"--since {since} is not before --until {until}; choose an earlier begin.")
     with Connection() as link:
-        found = list(_read(link, by, begin, end))
+        found, budgets = _read(link, by, begin, end)
     if as_csv:
         return _print_csv(found, by)
     if not as_json:
@@ -58,6 +58,8 @@ def usage(
     names = [*_names(by), *_counts(by)]
     columns = [*(name.capitalize() for name in names), *(f"{kind} hours" for kind in _KINDS)]
     print_list(found, as_json, columns, partial(_row, by), "Nothing was reserved in this time.")
+    for sentence in () if as_json else budgets:
+        print(sentence)
 
 
 def _print_csv(found: Sequence[Use], by: _By) -> None:
@@ -87,16 +89,17 @@ def _row(by: _By, use: Use) -> tuple[str, ...]:
     )
 
 
-def _read(link: Connection, by: _By, since: int, until: int | None) -> Iterator[Use]:
-    """Yield what each group has reserved between two Unix times, in the order of names, or of the jobs' arrival."""
+def _read(link: Connection, by: _By, since: int, until: int | None) -> tuple[list[Use], list[str]]:
+    """Return what each group has reserved between two Unix times, by name or arrival, and sentences on the budgets."""
     from mlplatform.api.usage import Report
 
+    found: list[Use] = []
     window: dict[str, Any] = {"by": by, "since": since} | ({} if until is None else {"until": until})
     while True:
         answer = link.read(Report, "GET", "/platform/usage", params=window)
-        yield from answer.entries
+        found += answer.entries
         if answer.next is None:
-            return
+            return found, answer.budgets
         window |= {"until": answer.until, "after": answer.next}
 
 

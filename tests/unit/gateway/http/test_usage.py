@@ -63,7 +63,7 @@ def test_window_is_named_and_ends_now_at_the_latest(client: httpx.Client) -> Non
     assert now <= answer["until"] <= now + BOUND_S
     assert usage(client, until=now + YEAR)["until"] <= now + BOUND_S
     past = usage(client, since=now - 2 * YEAR, until=now - YEAR)
-    assert past == {"since": now - 2 * YEAR, "until": now - YEAR, "entries": [], "next": None}
+    assert past == {"since": now - 2 * YEAR, "until": now - YEAR, "entries": [], "budgets": [], "next": None}
 
 
 def test_jobs_continue_after_the_last_one(

@@ -52,6 +52,22 @@ async def test_cap_keeps_job_waiting_while_resources_are_free(idle: Gateway) -> 
     assert rows["second"].message == "The job waits because alice runs 1 jobs, of at most 1."
 
 
+async def test_team_whose_budget_is_used_gets_idle_resources_only(idle: Gateway) -> None:
+    await add_team(idle, "vision", share_cpus=4.0, budget="0/month")
+    await add_team(idle, "audio", share_cpus=1.0)
+    await add(idle, "earlier", 3, "vision", "alice")
+    await add(idle, "waits", 1, "vision", "alice")
+    await add(idle, "owed", 1, "audio", "otto")
+    rows = await once_at_work(idle, {"owed", "earlier"})
+    sentence = "Team vision has used 0.0 of its 0 GPU hours of this month, so its jobs run on idle resources only until"
+    assert sentence in rows["waits"].message
+    with Session(idle.store.engine) as session:
+        borrowed = {row.job_id: row.borrowed for row in session.scalars(select(UsageRow))}
+    assert borrowed == {"earlier": True, "owed": False}
+    assert sentence in await idle.logs.text("earlier")
+    assert "GPU hours" not in await idle.logs.text("owed")
+
+
 async def test_person_who_has_used_less_is_first_in_team(idle: Gateway) -> None:
     await add_team(idle, "vision", share_cpus=4.0)
     await add(idle, "former", 4, "vision", "alice")

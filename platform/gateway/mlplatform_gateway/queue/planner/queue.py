@@ -64,6 +64,7 @@ class Team:
         weight: part of what is left over, relative to other teams; 0 comes last.
         caps: limits of the whole team.
         person_caps: limits of each person in it.
+        spent: sentence that says that its budget is used up, so that its jobs run on idle resources only; else empty.
 
     Raises:
         SettingsError: a share or the weight is negative or not a number.
@@ -75,6 +76,7 @@ class Team:
     weight: float = 1.0
     caps: Caps = Caps()
     person_caps: Caps = Caps()
+    spent: str = ""
 
     def __post_init__(self) -> None:
         for what, value in (("share of GPUs", self.gpus), ("share of CPUs", self.cpus), ("weight", self.weight)):
@@ -245,6 +247,7 @@ class Rule(StrEnum):
     YIELDS = "yields"
     """Its GPUs were idle when it left, so for a while it only gets what is free."""
 
+    BUDGET = "budget"
     CAP_PERSON = "cap-person"
     CAP_TEAM = "cap-team"
     GROUP = "group"

@@ -32,7 +32,9 @@ def lacks_room(job: WaitingJob, nodes: Sequence[Node], room: Room) -> Reason:
 
 
 def beyond_share(job: WaitingJob, shares: Shares) -> Reason:
-    """Return by how much a job would exceed its team's share."""
+    """Return by how much a job would exceed its team's share, or that the team's budget is used up."""
+    if spent := shares.teams[job.team].spent:
+        return Reason(Rule.BUDGET, spent)
     share, sums = shares.of(job.team), _sum(shares.held(job.team), job.request.sums)
     beyond = f"With this job, team {job.team} would hold {sums} of its share of {_amount(share)}"
     if not any(share):

@@ -249,8 +249,8 @@ class State:
         return job.since + self.rules.overdue_s / SENIOR_PART <= self.now
 
     def is_overdue(self, job: WaitingJob) -> bool:
-        """Return whether a job has waited for so long that borrowers are preempted for it."""
-        return job.since + self.rules.overdue_s <= self.now
+        """Return whether a job has waited for so long that borrowers are preempted for it; not beyond a budget."""
+        return job.since + self.rules.overdue_s <= self.now and not self.view.teams[job.team].spent
 
 
 def execute(view: View, actions: Iterable[Action]) -> View:
