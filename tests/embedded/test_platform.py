@@ -87,7 +87,7 @@ def test_ray_is_restarted_after_failure_of_its_agent(local: LocalPlatform, reach
 def test_submit_exits_nonzero_and_shows_job_error(reached: Settings, tmp_path: Path) -> None:
     (tmp_path / "fail.py").write_text("raise SystemExit('the data is missing')\n")
     done = mlplatform("submit", str(tmp_path / "fail.py"), **reached.environment())
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "the data is missing" in done.stdout
     assert "ended FAILED" in done.stderr
     assert "Traceback" not in done.stderr

@@ -77,7 +77,7 @@ def test_infeasible_job_is_rejected_and_not_listed(reached: Settings, tmp_path: 
         before = jobs.list()
         job = submit(reached, str(tmp_path / "train.py"), "--gpus", "4")
         _, error = job.communicate(timeout=60)
-        assert job.returncode == 1
+        assert job.returncode == 5
         assert "The entry point asks for 4 GPUs; no node has a GPU (" in error
         assert len(error.strip().splitlines()) == 1
         with pytest.raises(CapacityError, match=r"asks for 99 workers with 1 CPU each; all nodes together hold \d"):

@@ -185,7 +185,7 @@ def test_command_line_reaches_the_queue_from_jobs_only(stack: Stack, jobs: Jobs,
     assert jobs.wait(job, timeout_s=120).status == "SUCCEEDED", jobs.logs(job)
     assert job in jobs.logs(job)
     outside = stack.execute("ray-worker-1", "mlplatform", "jobs", check=False)
-    assert outside.returncode == 1
+    assert outside.returncode == 6
     assert "rejects the token (401" in outside.stderr
 
 

@@ -6,6 +6,8 @@
     ├── UnreachableError          a service did not answer at its address
     ├── AccessError               a service rejected the credentials
     ├── JobError                  a job could not be submitted, or did not succeed
+    │   ├── FailedError           it ended FAILED
+    │   ├── StoppedError          it ended STOPPED
     │   ├── CapacityError         neither one node nor all together can ever run it
     │   └── FencedError           this attempt of the job was replaced by a later one
     ├── StorageError              a bucket, an object or a folder could not be used
@@ -13,8 +15,9 @@
 
 `mlplatform_gateway.errors` adds the gateway's branches, which never leave its process except as HTTP responses.
 
-The command line prints the message of any of them in one sentence and exits with `exit_code`. It prints a traceback
-only for an exception outside of this tree, because that is a defect of the package.
+The command line prints the message of any of them in one sentence and exits with `exit_code`, on which scripts rely:
+docs/people.md lists the codes. It prints a traceback only for an exception outside of this tree, because that is a
+defect of the package.
 """
 
 
@@ -37,17 +40,35 @@ class HostError(PlatformError):
 class UnreachableError(PlatformError):
     """A service did not answer; the message names the service, its address and how to start it."""
 
+    exit_code = 7
+
 
 class AccessError(PlatformError):
     """A service answered 401 or 403; the message names the credentials that were used."""
+
+    exit_code = 6
 
 
 class JobError(PlatformError):
     """A job could not be submitted, was not found or did not end SUCCEEDED."""
 
 
+class FailedError(JobError):
+    """A job ended FAILED; the message has the last line of the reason."""
+
+    exit_code = 3
+
+
+class StoppedError(JobError):
+    """A job ended STOPPED; the message has the last line of the reason."""
+
+    exit_code = 4
+
+
 class CapacityError(JobError):
     """A job requests more than the nodes can ever provide; the message names the largest shape that fits."""
+
+    exit_code = 5
 
 
 class FencedError(JobError):

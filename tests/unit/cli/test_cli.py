@@ -82,7 +82,7 @@ def test_job_id_is_not_truncated_in_narrow_terminal(serve: Serve) -> None:
 def test_unreachable_ray_address_is_named(words: tuple[str, ...], closed_port: int) -> None:
     error, code = refusal(*words, RAY_ADDRESS=f"http://127.0.0.1:{closed_port}")
     assert f"http://127.0.0.1:{closed_port} (RAY_ADDRESS) does not answer" in error
-    assert code == 1
+    assert code == 7
 
 
 @pytest.mark.parametrize("words", [("audit",), ("usage",), ("top",)])
@@ -267,7 +267,7 @@ def test_env_of_stopped_platform_names_up_command(tmp_path: Path) -> None:
     assert "mlplatform local up" in done.stdout
     error, code = refusal("local", "env", MLPLATFORM_HOME=str(tmp_path))
     assert "mlplatform local up" in error
-    assert code == 1
+    assert code == 7
 
 
 def test_env_output_is_valid_shell(tmp_path: Path) -> None:
@@ -305,6 +305,16 @@ def test_missing_python_package_is_named(words: list[str], tmp_path: Path) -> No
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert re.fullmatch(r"This needs the Python package \w+, which is not installed here; run .*\n", done.stderr)
+
+
+def test_missing_package_of_an_extra_is_named() -> None:
+    without = "import sys; sys.modules['mcp'] = None; from mlplatform.cli.app import main; main()"
+    done = subprocess.run([sys.executable, "-c", without, "mcp"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "This needs the Python package mcp, which is not installed here; run `pip install mcp`, or install "
+        "mlplatform[mcp].\n",
+    )
 
 
 def test_help_imports_no_heavy_modules() -> None:

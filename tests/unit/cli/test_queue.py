@@ -68,6 +68,21 @@ def test_why_names_place_and_each_rule(serve: Serve) -> None:
     ]
 
 
+def test_why_as_json_has_place_and_reasons(serve: Serve) -> None:
+    found = json.loads(run("why", "train-1", "--json", address=serve(gateway)))
+    assert (found["job"], found["status"], found["waiting"], found["entry"]) == ("train-1", "PENDING", 3, ENTRY)
+    assert found["message"] == " ".join(reason["text"] for reason in ENTRY["reasons"])
+    assert found["leaving"] is None
+
+
+def test_why_as_json_has_attempt_that_leaves(serve: Serve) -> None:
+    why = "Team vision takes back 1 GPU."
+    answer = attempted({"leave_by": "2026-11-01T12:00:00+00:00", "leave_why": why})
+    found = json.loads(run("why", "train-2", "--json", address=serve(with_attempts(*answer))))
+    assert (found["status"], found["message"], found["entry"]) == ("RUNNING", why, None)
+    assert found["leaving"]["leave_by"] == "2026-11-01T12:00:00+00:00"
+
+
 def test_why_names_who_takes_back_resources_of_running_job(serve: Serve) -> None:
     why = "Team vision takes back 1 GPU of its share of 2 GPUs for train-1 (alice)."
     answer = attempted({"leave_by": "2026-11-01T12:00:00+00:00", "leave_why": why})

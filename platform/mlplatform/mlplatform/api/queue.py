@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from mlplatform.api.base import Answer, Moment
+from mlplatform.api.jobs import Attempt
 
 
 class Reason(Answer):
@@ -36,3 +37,15 @@ class Queue(Answer):
     )
     waiting: int = Field(description="All jobs that wait for resources.")
     entries: list[QueueEntry]
+
+
+class Why(Answer):
+    """Reasons why a job waits or has to leave, which clients put together from the queue and the job."""
+
+    job: str
+    status: str
+    message: str = Field(description="The reasons, in sentences.")
+    at: Moment | None = Field(description="As in the queue.")
+    waiting: int = Field(description="As in the queue.")
+    entry: QueueEntry | None = Field(description="Null unless it waits for resources.")
+    leaving: Attempt | None = Field(description="The attempt that was asked to leave; null if there is none.")

@@ -13,6 +13,7 @@ from mlplatform.cli import (
     dev,
     jobs,
     local,
+    mcp,
     models,
     notify,
     output,
@@ -28,6 +29,9 @@ from mlplatform.cli import (
 )
 from mlplatform.errors import PlatformError
 
+_EXTRAS = {"mcp": "mcp", "websockets": "ssh"}
+"""Packages that a laptop installs with an extra of ours."""
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -35,7 +39,7 @@ app = typer.Typer(
     help="Submit training jobs, follow them, and manage models and data sets.",
 )
 for verb in (
-    *(submit.submit, submit.again, jobs.logs, jobs.wait, jobs.stop, jobs.resume, ssh.ssh, top.top),
+    *(submit.submit, submit.again, jobs.logs, jobs.wait, jobs.stop, jobs.resume, ssh.ssh, mcp.mcp, top.top),
     *(queue.queue, queue.why, audit.audit, usage.usage, notify.notify),
     *(tokens.login, tokens.logout, tokens.s3_credentials),
 ):
@@ -61,9 +65,9 @@ def main() -> None:
         raise SystemExit(error.exit_code) from None
     except ModuleNotFoundError as missing:
         # A package of our extras: the virtual environment of `make up` has only what the stack itself needs.
-        print(
-            f"This needs the Python package {missing.name}, which is not installed here; run `make .venv/train` in the "
-            "checkout, or use JupyterLab's terminal.",
-            file=sys.stderr,
-        )
+        name = (missing.name or "").partition(".")[0]
+        how = "run `make .venv/train` in the checkout, or use JupyterLab's terminal"
+        if extra := _EXTRAS.get(name):
+            how = f"run `pip install {name}`, or install mlplatform[{extra}]"
+        print(f"This needs the Python package {name}, which is not installed here; {how}.", file=sys.stderr)
         raise SystemExit(1) from None

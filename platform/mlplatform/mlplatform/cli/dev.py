@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
-from mlplatform.cli.output import Json, explained, print_list, seconds_in, span
+from mlplatform.cli.output import Json, explained, print_json, print_list, print_result, seconds_in, span
 
 app = typer.Typer(no_args_is_help=True, help="Dev environments: a shell, JupyterLab or an editor with GPUs.")
 
@@ -21,6 +22,7 @@ def start(
     limit: Annotated[
         str | None, typer.Option(help="Time limit, as in 8h, after which it leaves for others (default: the team's).")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Start an environment, or find the one that is open, and wait until it can be used."""
     from mlplatform.client.jobs import Jobs, Resources
@@ -32,10 +34,12 @@ def start(
         try:
             with explained(client, job_id):
                 for line in environment.until_ready(client, job_id):
-                    print(line, flush=True)
+                    print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
         except KeyboardInterrupt:
-            print(f"\n{job_id} stays in the queue; `mlplatform dev stop --name {name}` ends it.")
+            print(f"\n{job_id} stays in the queue; `mlplatform dev stop --name {name}` ends it.", file=sys.stderr)
             raise SystemExit(130) from None
+        if as_json:
+            return print_json([client.get(job_id)])
     print(f"`mlplatform dev open --name {name}` opens JupyterLab, `mlplatform ssh {job_id}` a shell;")
     print(f"editors connect to {ssh.host(job_id)} (`mlplatform ssh --config`).")
 
@@ -45,6 +49,7 @@ def open_lab(
     name: Name = "main",
     job: Annotated[str, typer.Option(help="Open JupyterLab in this running job instead.")] = "",
     browser: Annotated[bool, typer.Option(help="Open the page in the browser of this machine.")] = True,
+    as_json: Json = False,
 ) -> None:
     """Print the address of JupyterLab in an environment, which is valid once, for a minute, and open it."""
     import webbrowser
@@ -54,8 +59,8 @@ def open_lab(
 
     with Jobs() as client:
         address = client.lab(job or environment.job_id(client, name))
-    print(address)
-    if browser:
+    print_result({"address": address}, as_json, address)
+    if browser and not as_json:
         webbrowser.open(address)
 
 
@@ -76,11 +81,11 @@ def list_environments(as_json: Json = False) -> None:
 
 
 @app.command()
-def stop(name: Name = "main") -> None:
+def stop(name: Name = "main", as_json: Json = False) -> None:
     """End an environment; its files stay."""
     from mlplatform.cli import jobs
 
-    jobs.stop(_job_id(name))
+    jobs.stop(_job_id(name), as_json)
 
 
 def _job_id(name: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from mlplatform.cli.output import Json, print_list, print_log, seconds_in, span
+from mlplatform.cli.output import Json, print_json, print_list, print_log, print_result, seconds_in, span
 from mlplatform.cli.submit import report_end
 from mlplatform.errors import PlatformError
 
@@ -62,13 +62,15 @@ def list_jobs(all_: All = False, state: State = None, user: User = None, as_json
 
 
 @app.command()
-def show(job_id: JobId) -> None:
-    """Show one job: its attempts, its run, its checkpoints."""
+def show(job_id: JobId, as_json: Json = False) -> None:
+    """Show one job: its attempts, and without --json its run and its checkpoints."""
     from mlplatform.client.jobs import Jobs
     from mlplatform.text.durations import in_words
 
     with Jobs() as client:
         job = client.with_attempts(job_id)
+    if as_json:
+        return print_json([job])
     facts = [
         ("Status", job.status),
         ("User", job.user),
@@ -113,32 +115,38 @@ def logs(
 def wait(
     job_id: JobId,
     timeout: Annotated[float | None, typer.Option(help="Limit in seconds (default: none).")] = None,
+    as_json: Json = False,
 ) -> None:
-    """Wait until a job has ended; exit 0 if it succeeded."""
+    """Wait until a job has ended; exit 0 if it succeeded, 3 if it failed, 4 if it was stopped."""
     from mlplatform.client.jobs import Jobs
 
     with Jobs() as client:
-        report_end(client.wait(job_id, timeout))
+        report_end(client.wait(job_id, timeout), as_json)
 
 
-def stop(job_id: JobId) -> None:
+def stop(job_id: JobId, as_json: Json = False) -> None:
     """Stop a job; checkpoints and runs stay, so that `resume` can continue it."""
+    from mlplatform.api.jobs import Stopped
     from mlplatform.client.jobs import Jobs
 
     with Jobs() as client:
-        print(f"Job {job_id} is stopping." if client.stop(job_id) else f"Job {job_id} had already ended.")
+        stopped = client.stop(job_id)
+    sentence = f"Job {job_id} is stopping." if stopped else f"Job {job_id} had already ended."
+    print_result(Stopped(stopped=stopped), as_json, sentence)
 
 
 def resume(
     job_id: JobId,
     limit: Annotated[str | None, typer.Option(help="New time limit, as in 8h (default: the former one).")] = None,
+    as_json: Json = False,
 ) -> None:
     """Continue a job that was stopped or has failed: the same job and run, from its last checkpoint if it has one."""
     from mlplatform.client.jobs import Jobs
 
     limit_s = None if limit is None else seconds_in(limit, "--limit")
     with Jobs() as client:
-        print(client.resume(job_id, limit_s))
+        message = client.resume(job_id, limit_s)
+    print_result({"submission_id": job_id, "message": message}, as_json, message)
 
 
 @app.command()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mlplatform.cli.output import connection
+from mlplatform.cli.output import Json, connection, print_result
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -35,15 +36,15 @@ def down() -> None:
 
 
 @app.command()
-def status() -> None:
+def status(as_json: Json = False) -> None:
     """Report whether the embedded platform is up; exit 1 if it is not."""
     from mlplatform.local.platform import LocalPlatform
 
     settings = LocalPlatform().status()
     if settings is None:
-        print(_DOWN)
+        print(_DOWN, file=sys.stderr if as_json else sys.stdout)
         raise typer.Exit(1)
-    print(settings.addresses())
+    print_result({"mlflow": settings.tracking_uri, "ray": settings.ray_address}, as_json, settings.addresses())
 
 
 @app.command()

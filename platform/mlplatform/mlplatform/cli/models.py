@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from mlplatform.cli.output import Json, print_list
+from mlplatform.cli.output import Json, print_json, print_list, print_result
 
 app = typer.Typer(help="Models by name: list, show, promote, download.")
 
@@ -37,12 +37,15 @@ def list_models(as_json: Json = False) -> None:
 
 
 @app.command()
-def show(model: Model) -> None:
+def show(model: Model, as_json: Json = False) -> None:
     """Show the job, code and data behind a model, and verify its files."""
     from mlplatform.registry.lineage import describe
     from mlplatform.registry.models import verify
 
-    for name, value in describe(model).items():
+    facts = describe(model)
+    if as_json:
+        return print_json([{**facts, "files": verify(model)}])
+    for name, value in facts.items():
         print(f"{name:8} {value}")
     print(f"files    {verify(model)}")
 
@@ -53,6 +56,7 @@ def promote(
     alias: Annotated[str, typer.Option(help="Alias to point at it.")] = "champion",
     metric: Annotated[str | None, typer.Option(help="Reject if the current version is better by this metric.")] = None,
     mode: Better = None,
+    as_json: Json = False,
 ) -> None:
     """Point an alias at a version."""
     from mlplatform.registry import lookup
@@ -60,28 +64,33 @@ def promote(
 
     version = lookup.resolve(model)
     registry_models.promote(version.name, version.version, alias, metric=metric, mode=mode)
-    print(f"{version.name}@{alias} is version {version.version}.")
+    result = {"name": version.name, "version": str(version.version), "alias": alias}
+    print_result(result, as_json, f"{version.name}@{alias} is version {version.version}.")
 
 
 @app.command()
 def download(
     model: Model,
     folder: Annotated[Path, typer.Argument(help="Created if missing; an earlier download in it is replaced.")],
+    as_json: Json = False,
 ) -> None:
     """Download a model's files and verify them."""
     from mlplatform.registry import models as registry_models
 
-    print(registry_models.download(model, folder))
+    path = str(registry_models.download(model, folder))
+    print_result({"model": model, "folder": path}, as_json, path)
 
 
 @app.command()
-def best(experiment: str, metric: str, mode: Better = None) -> None:
+def best(experiment: str, metric: str, mode: Better = None, as_json: Json = False) -> None:
     """Show the finished run of an experiment with the best value of a metric."""
     from mlplatform.registry import models as registry_models
     from mlplatform.tracking import server
 
     run = registry_models.best_run(experiment, metric, mode)
-    print(f"{run.info.run_id}  {run.info.run_name}  {metric} = {run.data.metrics[metric]:g}\n{server.run_url(run)}")
+    value, page = run.data.metrics[metric], server.run_url(run)
+    shown = f"{run.info.run_id}  {run.info.run_name}  {metric} = {value:g}\n{page}"
+    print_result({"run": run.info.run_id, "name": run.info.run_name, "value": value, "page": page}, as_json, shown)
 
 
 def _row(model: Mapping[str, Any]) -> tuple[str, ...]:

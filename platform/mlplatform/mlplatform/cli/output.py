@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Model = TypeVar("Model", bound=BaseModel)
 
-Json = Annotated[bool, typer.Option("--json", help="Print each entry as one line of JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one line per entry.")]
 
 _Entry = TypeVar("_Entry", bound="BaseModel | Mapping[str, Any]")
 
@@ -131,10 +131,23 @@ def print_list(
         print_table(columns, [row(entry) for entry in entries])
 
 
+def print_result(result: BaseModel | Mapping[str, Any], as_json: bool, text: str) -> None:
+    """Print one result: a text for people, or one line of JSON for programs."""
+    if as_json:
+        print_json([result])
+    else:
+        print(text)
+
+
 def print_json(entries: Iterable[BaseModel | Mapping[str, Any]]) -> None:
     """Print each entry as one line of JSON, in ASCII, so that no value controls the terminal."""
     for entry in entries:
-        print(json.dumps(entry if isinstance(entry, Mapping) else entry.model_dump(mode="json", exclude_unset=True)))
+        print(json.dumps(fields(entry)))
+
+
+def fields(entry: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
+    """Return what programs get of an entry."""
+    return dict(entry) if isinstance(entry, Mapping) else entry.model_dump(mode="json", exclude_unset=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[tuple[str, ...]]) -> None:

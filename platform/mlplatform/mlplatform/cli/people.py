@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import typer
 
-from mlplatform.cli.output import Json, print_list, read, span
+from mlplatform.cli.output import Json, print_json, print_list, read, span
 
 if TYPE_CHECKING:
     from mlplatform.api.people import Person
@@ -24,6 +24,7 @@ def add(
     lead: Annotated[bool, typer.Option(help="Lead of the team, who may stop and delete its jobs.")] = False,
     admin: Annotated[bool, typer.Option(help="Administrator, who may do everything.")] = False,
     gpu_hours: Annotated[float | None, typer.Option(min=0, help="GPU hours until the token submits no more.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Add a person, and print a code for `mlplatform login`.
 
@@ -34,6 +35,8 @@ def add(
 
     person = {"name": name, "team": team, "lead": lead, "administrator": admin, "gpu_hours": gpu_hours}
     invited = read(Invited, "POST", "/platform/people", named=True, json=person)
+    if as_json:
+        return print_json([invited])
     print(f"{'Added' if invited.added else 'Changed'} {name}. The code is valid once, until", end=" ")
     print(f"{span(invited.expires)}:\n\n    mlplatform login {invited.code}\n")
     print("Then `mlplatform dev start` gives them a JupyterLab of their own.")
@@ -51,14 +54,18 @@ def list_(as_json: Json = False) -> None:
 
 @app.command()
 def remove(
-    name: Name, team: Annotated[str | None, typer.Option(help="Remove the person only from this team.")] = None
+    name: Name,
+    team: Annotated[str | None, typer.Option(help="Remove the person only from this team.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Remove a person and revoke all tokens at once; running jobs continue, and all jobs stay."""
     from mlplatform.api.people import RemovedPerson
 
     params = {"team": team} if team else None
     removed = read(RemovedPerson, "DELETE", f"/platform/people/{quote(name)}", named=True, params=params)
-    if team:
+    if as_json:
+        print_json([removed])
+    elif team:
         print(f"Removed {name} from team {team}.")
     else:
         print(f"Removed {name}. The jobs stay, and would belong to anybody who is added under this name again.")

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mlplatform.cli.output import Json, print_list, read, span
+from mlplatform.cli.output import Json, print_json, print_list, read, span
 from mlplatform.errors import JobError
 
 if TYPE_CHECKING:
     from mlplatform.api.jobs import Attempt
-    from mlplatform.api.queue import Queue, QueueEntry
+    from mlplatform.api.queue import Queue, QueueEntry, Why
     from mlplatform.client.jobs import Jobs
 
 _OLD_SECONDS = 10.0
@@ -21,7 +21,7 @@ _OLD_SECONDS = 10.0
 def queue(as_json: Json = False) -> None:
     """List the waiting jobs in the order in which they are considered, with the reasons; then those after others, and
     schedules."""
-    found = _read(None)
+    found = read_queue()
     if not as_json and found.entries:
         _warn_if_old(found)
     columns = ["Job", "Place", "Person", "Team", "Requests", "Waits since", "Why"]
@@ -31,24 +31,20 @@ def queue(as_json: Json = False) -> None:
         print(f"{more} more wait.")
 
 
-def why(job_id: Annotated[str, typer.Argument(help="Id of the job.")]) -> None:
+def why(job_id: Annotated[str, typer.Argument(help="Id of the job.")], as_json: Json = False) -> None:
     """Explain why a job waits, with its place and the numbers of each rule, or why a running one was asked to leave."""
-    from mlplatform.client.jobs import ENDED, Jobs
-
-    found = _read(job_id)
-    if not found.entries:
-        with Jobs() as jobs:
-            job = jobs.get(job_id)
-            leaving = None if job.status in ENDED else _leaving(jobs, job_id)
-        if leaving is None:
-            print(f"{job_id} is {job.status}: {job.message}")
-            return
-        until = span(leaving.leave_by)
-        print(f"{job_id} is {job.status}, and was asked to leave: it has until {until} to save its state.")
-        print(f"- {leaving.leave_why}")
+    found = explain(job_id)
+    if as_json:
+        return print_json([found])
+    if found.leaving:
+        until = span(found.leaving.leave_by)
+        print(f"{job_id} is {found.status}, and was asked to leave: it has until {until} to save its state.")
+        print(f"- {found.message}")
+        return
+    if not (entry := found.entry):
+        print(f"{job_id} is {found.status}: {found.message}")
         return
     _warn_if_old(found)
-    (entry,) = found.entries
     since = span(entry.since)
     print(f"{job_id} ({entry.person}, team {entry.team}) requests {entry.requests} and waits since {since}.")
     if entry.place is not None:
@@ -57,6 +53,38 @@ def why(job_id: Annotated[str, typer.Argument(help="Id of the job.")]) -> None:
         print(f"- {reason.text} [{reason.rule}]")
     if entry.latest_start:
         print(f"It starts by {span(entry.latest_start)}, if all jobs keep to their limits.")
+
+
+def explain(job_id: str) -> Why:
+    """Return why a job waits, or was asked to leave, or the message of its state.
+
+    Raises:
+        JobError: there is no such job.
+    """
+    from mlplatform.api.queue import Why
+
+    found = read_queue(job_id)
+    entry = next(iter(found.entries), None)
+    status, message, leaving = ("PENDING", _reasons(entry), None) if entry else _state(job_id)
+    return Why(
+        job=job_id,
+        status=status,
+        message=message,
+        at=found.at,
+        waiting=found.waiting,
+        entry=entry,
+        leaving=leaving,
+    )
+
+
+def _state(job_id: str) -> tuple[str, str, Attempt | None]:
+    """Return status and message of a job that does not wait for resources, and its attempt that was asked to leave."""
+    from mlplatform.client.jobs import ENDED, Jobs
+
+    with Jobs() as jobs:
+        job = jobs.get(job_id)
+        leaving = None if job.status in ENDED else _leaving(jobs, job_id)
+    return job.status, (leaving.leave_why if leaving else None) or job.message, leaving
 
 
 def _leaving(jobs: Jobs, job_id: str) -> Attempt | None:
@@ -68,7 +96,7 @@ def _leaving(jobs: Jobs, job_id: str) -> Attempt | None:
     return next((attempt for attempt in attempts if attempt.leaves), None)
 
 
-def _read(job_id: str | None) -> Queue:
+def read_queue(job_id: str | None = None) -> Queue:
     """Return the jobs that wait, or one of them; none if it does not wait for resources."""
     from mlplatform.api.queue import Queue
 
@@ -76,10 +104,14 @@ def _read(job_id: str | None) -> Queue:
 
 
 def _row(entry: QueueEntry) -> tuple[str, ...]:
-    why = " ".join(reason.text for reason in entry.reasons)
-    return (entry.job, str(entry.place or ""), entry.person, entry.team, entry.requests, span(entry.since), why)
+    place = str(entry.place or "")
+    return (entry.job, place, entry.person, entry.team, entry.requests, span(entry.since), _reasons(entry))
 
 
-def _warn_if_old(found: Queue) -> None:
+def _reasons(entry: QueueEntry) -> str:
+    return " ".join(reason.text for reason in entry.reasons)
+
+
+def _warn_if_old(found: Queue | Why) -> None:
     if found.at is not None and (datetime.now(UTC) - found.at).total_seconds() > _OLD_SECONDS:
         print(f"As of {span(found.at)}: Ray has not answered since, so no job starts.")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlplatform.errors import JobError
+from mlplatform.cli.output import Json, explained, print_json, print_log
+from mlplatform.errors import FailedError, StoppedError
 
 if TYPE_CHECKING:
     from mlplatform.api.jobs import Job
@@ -53,11 +54,13 @@ def submit(
     note: Annotated[str | None, typer.Option(help="Description of the job's run.")] = None,
     pip: Annotated[list[str] | None, typer.Option(help="Package for this job only; repeatable.")] = None,
     wait: Annotated[bool, typer.Option(help="Follow the log, and exit with the job's result.")] = True,
+    as_json: Json = False,
 ) -> None:
     """Run a Python file, or the entry point of a folder's job.toml, as a job.
 
     A job.toml beside the file may set the same options under the same names; options of the command line take
-    precedence. A job that can never run on these nodes is rejected before anything is uploaded.
+    precedence. A job that can never run on these nodes is rejected before anything is uploaded. With --json, the job is
+    printed instead of its log: when it has ended, or with --no-wait at once.
     """
     from mlplatform.client import job_file
     from mlplatform.client.jobs import Jobs
@@ -85,18 +88,20 @@ def submit(
     job = job_file.submission(
         path, arguments or [], **{key: value for key, value in options.items() if value not in (None, {}, [])}
     )
+    notes = sys.stderr if as_json else sys.stdout
     with Jobs() as client:
-        job_id = job_file.submit(client, job, on_wait=partial(print, flush=True))
-        if job.file.schedule:
+        job_id = job_file.submit(client, job, on_wait=partial(print, file=notes, flush=True))
+        if job.file.schedule and not as_json:
             print(f"Schedule {job_id}: {client.get(job_id).message} `mlplatform stop {job_id}` ends it.")
         else:
-            started(client, job_id, wait)
+            started(client, job_id, wait and not job.file.schedule, as_json)
 
 
 def again(
     job_id: Annotated[str, typer.Argument(help="Id of the job, yours or of your team.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="In place of the job's own (after --).")] = None,
     wait: Annotated[bool, typer.Option(help="Follow the log, and exit with the job's result.")] = True,
+    as_json: Json = False,
 ) -> None:
     """Submit a job again with other arguments: the same package, environment, resources and script or module."""
     from mlplatform.api.jobs import Submitted
@@ -106,36 +111,44 @@ def again(
     body, path = {"arguments": arguments or []}, f"/platform/jobs/{job_id}/again"
     new = read(Submitted, "POST", path, job_id=job_id, json=body).submission_id
     with Jobs() as client:
-        started(client, new, wait)
+        started(client, new, wait, as_json)
 
 
-def started(client: Jobs, job_id: str, wait: bool) -> None:
+def started(client: Jobs, job_id: str, wait: bool, as_json: bool) -> None:
     """Print the id of a new job, and follow it if that is wanted."""
-    print(f"Submitted job {job_id}; follow it with `mlplatform logs -f {job_id}`.", flush=True)
+    notes = sys.stderr if as_json else sys.stdout
+    print(f"Submitted job {job_id}; follow it with `mlplatform logs -f {job_id}`.", file=notes, flush=True)
     if wait:
-        follow(client, job_id)
+        follow(client, job_id, as_json)
+    elif as_json:
+        print_json([client.get(job_id)])
 
 
-def follow(client: Jobs, job_id: str) -> None:
-    """Print a job's log until the job ends, and exit with its result; Ctrl-C leaves the job running."""
-    from mlplatform.cli.output import explained, print_log
-
+def follow(client: Jobs, job_id: str, as_json: bool) -> None:
+    """Print a job's log, or at the end the job as JSON, and exit with its result; Ctrl-C leaves the job running."""
     try:
         with explained(client, job_id):
-            print_log(client.follow_text(job_id))
+            if as_json:
+                client.wait(job_id)
+            else:
+                print_log(client.follow_text(job_id))
     except KeyboardInterrupt:
         print(f"\nJob {job_id} continues; follow it with `mlplatform logs -f {job_id}`,", file=sys.stderr)
         print(f"or stop it with `mlplatform stop {job_id}`.", file=sys.stderr)
         raise SystemExit(130) from None
-    report_end(client.get(job_id))
+    report_end(client.get(job_id), as_json)
 
 
-def report_end(job: Job) -> None:
-    """Print that a job succeeded.
+def report_end(job: Job, as_json: bool) -> None:
+    """Print that a job succeeded, or any ended job as JSON.
 
     Raises:
-        JobError: it did not.
+        FailedError, StoppedError: it did not succeed.
     """
+    if as_json:
+        print_json([job])
     if job.status != "SUCCEEDED":
-        raise JobError(f"Job {job.id} ended {job.status}: {(job.message.strip().splitlines() or ['no reason'])[-1]}")
-    print(f"Job {job.id} succeeded.")
+        kind = StoppedError if job.status == "STOPPED" else FailedError
+        raise kind(f"Job {job.id} ended {job.status}: {(job.message.strip().splitlines() or ['no reason'])[-1]}")
+    if not as_json:
+        print(f"Job {job.id} succeeded.")

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import typer
 
-from mlplatform.cli.output import Json, ask, print_list, read, seconds_in
+from mlplatform.cli.output import Json, ask, print_list, print_result, read, seconds_in
 
 if TYPE_CHECKING:
     from mlplatform.api.people import Team
@@ -52,13 +52,16 @@ def add(
     person_cap: PersonCap = None,
     shells: Shells = None,
     gpu_hours: GpuHours = None,
+    as_json: Json = False,
 ) -> None:
     """Add a team, and print what is guaranteed between people on one Ray cluster, and what is not."""
+    from mlplatform.api.people import Team
     from mlplatform.client.people import GUARANTEES
 
     values = _values(gpus, cpus, weight, default_limit, idle_after, cap, person_cap, shells, gpu_hours)
-    ask("POST", _PATH, json={"name": name, **values})
-    print(f"Added team {name}. Add its people with `mlplatform people add NAME --team {name}`.\n\n{GUARANTEES}", end="")
+    team = read(Team, "POST", _PATH, json={"name": name, **values})
+    sentence = f"Added team {name}. Add its people with `mlplatform people add NAME --team {name}`."
+    print_result(team, as_json, f"{sentence}\n\n{GUARANTEES.rstrip()}")
     _warn_of_shares()
 
 
@@ -74,11 +77,14 @@ def set_(
     person_cap: PersonCap = None,
     shells: Shells = None,
     gpu_hours: GpuHours = None,
+    as_json: Json = False,
 ) -> None:
     """Change the values that are given; --cap and --person-cap together replace all upper limits of the team."""
+    from mlplatform.api.people import Team
+
     values = _values(gpus, cpus, weight, default_limit, idle_after, cap, person_cap, shells, gpu_hours)
-    ask("PATCH", f"{_PATH}/{quote(name)}", named=True, json=values)
-    print(f"Changed team {name}.")
+    team = read(Team, "PATCH", f"{_PATH}/{quote(name)}", named=True, json=values)
+    print_result(team, as_json, f"Changed team {name}.")
     _warn_of_shares()
 
 

@@ -23,11 +23,12 @@ _HOUR = 3600
 
 _KINDS = ("GPU", "CPU", "Lost GPU", "Lost CPU", "Used GPU")
 
-_By = Literal["person", "team", "job"]
+By = Literal["person", "team", "job"]
+"""Groups of the sums."""
 
 
 def usage(
-    by: Annotated[_By, typer.Option(help="Groups of the sums.")] = "person",
+    by: Annotated[By, typer.Option(help="Groups of the sums.")] = "person",
     since: Annotated[
         str, typer.Option(help="Begin: a time span such as 30d (s, m, h, d or w), or a date such as 2026-11-01.")
     ] = "30d",
@@ -46,11 +47,11 @@ def usage(
     if as_csv and as_json:
         raise SettingsError("Choose one of --csv and --json.")
     now = time.time()
-    begin, end = _moment(since, now), None if until is None else _moment(until, now)
+    begin, end = moment(since, now), None if until is None else moment(until, now)
     if end is not None and begin >= end:
         raise SettingsError(f"--since {since} is not before --until {until}; choose an earlier begin.")
     with Connection() as link:
-        found, budgets = _read(link, by, begin, end)
+        found, budgets = read_usage(link, by, begin, end)
     if as_csv:
         return _print_csv(found, by)
     if not as_json:
@@ -62,7 +63,7 @@ def usage(
         print(sentence)
 
 
-def _print_csv(found: Sequence[Use], by: _By) -> None:
+def _print_csv(found: Sequence[Use], by: By) -> None:
     # The first line is there without groups, too: a program reads the same columns from an empty report.
     names = ["job", "sequence", "person", "team"] if by == "job" else [by]
     sums = ["gpu_seconds", "cpu_seconds", "lost_gpu_seconds", "lost_cpu_seconds"]
@@ -72,15 +73,15 @@ def _print_csv(found: Sequence[Use], by: _By) -> None:
     writer.writerows(use.model_dump() for use in found)
 
 
-def _names(by: _By) -> Sequence[str]:
+def _names(by: By) -> Sequence[str]:
     return ("job", "person", "team") if by == "job" else (by,)
 
 
-def _counts(by: _By) -> Sequence[str]:
+def _counts(by: By) -> Sequence[str]:
     return ("running",) if by == "job" else ("jobs", "running")
 
 
-def _row(by: _By, use: Use) -> tuple[str, ...]:
+def _row(by: By, use: Use) -> tuple[str, ...]:
     sums = (use.gpu_seconds, use.cpu_seconds, use.lost_gpu_seconds, use.lost_cpu_seconds, use.used_gpu_seconds)
     return (
         *(getattr(use, name) or "-" for name in _names(by)),
@@ -89,7 +90,7 @@ def _row(by: _By, use: Use) -> tuple[str, ...]:
     )
 
 
-def _read(link: Connection, by: _By, since: int, until: int | None) -> tuple[list[Use], list[str]]:
+def read_usage(link: Connection, by: By, since: int, until: int | None) -> tuple[list[Use], list[str]]:
     """Return what each group has reserved between two Unix times, by name or arrival, and sentences on the budgets."""
     from mlplatform.api.usage import Report
 
@@ -103,7 +104,7 @@ def _read(link: Connection, by: _By, since: int, until: int | None) -> tuple[lis
         window |= {"until": answer.until, "after": answer.next}
 
 
-def _moment(text: str, now: float) -> int:
+def moment(text: str, now: float) -> int:
     """Return the Unix time of a date or time in the zone of this machine, or of the begin of a span that ends now.
 
     Raises:

@@ -28,7 +28,7 @@ def _duration(text: str) -> str:
 class Workers(BaseModel):
     """Table `[workers]`: the worker group that the job's own code will request from Ray; checked, not started."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     count: int = Field(1, ge=1)
     """Workers of the group."""
@@ -43,7 +43,7 @@ class Workers(BaseModel):
 class JobFile(BaseModel):
     """A `job.toml`; every key is optional, and unknown keys are rejected."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     entrypoint: str | list[str] | None = None
     """Shell line or words of the command, run in the job's folder; a script submitted by name takes precedence."""
