@@ -11,12 +11,9 @@ from typing import Any
 import httpx
 import pytest
 from command_line import Serve
+from mcp import Client, StdioServerParameters, stdio_client
 from peopled import as_person, populate, submit
 from started_gateway import StartedGateway
-
-pytest.importorskip("mcp", reason="the package mcp is not installed")
-
-from mcp import Client, StdioServerParameters, stdio_client
 
 READING = {"status", "why", "logs", "metrics", "queue", "usage"}
 

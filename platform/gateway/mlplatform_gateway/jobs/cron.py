@@ -6,6 +6,8 @@ import re
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from croniter import croniter
+
 from mlplatform.errors import JobError
 
 _FIELD = re.compile(r"([\d*/,#-]|[A-Za-z]{3})+", re.ASCII)
@@ -24,8 +26,6 @@ def next_after(expression: str, zone: str, moment: datetime) -> datetime:
     Raises:
         JobError: the expression or the zone is invalid, or there is no such time.
     """
-    from croniter import croniter
-
     try:
         local = ZoneInfo(zone)
         if len(fields := expression.split()) != 5 or not all(map(_FIELD.fullmatch, fields)):

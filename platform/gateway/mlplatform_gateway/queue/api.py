@@ -28,9 +28,9 @@ from mlplatform_gateway.jobs.admission import Admission
 from mlplatform_gateway.jobs.details import public_reason
 from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.jobs.submission import request_of
+from mlplatform_gateway.people.store import DEFAULT_TEAM
 from mlplatform_gateway.queue.planner.plan import forecast, queue
 from mlplatform_gateway.queue.planner.queue import Explain, View, WaitingJob
-from mlplatform_gateway.queue.queueing import DEFAULT_TEAM
 from mlplatform_gateway.ray.cluster import LISTING_SECONDS, Cluster
 from mlplatform_gateway.ray.head import RayHead
 from mlplatform_gateway.ray.listings import users_of

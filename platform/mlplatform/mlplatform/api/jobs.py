@@ -250,18 +250,19 @@ class Attempt(Answer):
 class Links(Answer):
     """Relations of a job to others, and to the times of a schedule."""
 
-    after: list[str] = Field([], description="Jobs that must have succeeded before it starts.")
-    origin: str | None = Field(None, description="Schedule that has submitted it, or job that it repeats.")
+    after: list[str] = Field(default=[], description="Jobs that must have succeeded before it starts.")
+    origin: str | None = Field(default=None, description="Schedule that has submitted it, or job that it repeats.")
     due: Moment | None = Field(
-        None, description="Next time of a schedule, null while it is paused; of a job that one has submitted, its time."
+        default=None,
+        description="Next time of a schedule, null while it is paused; of a job that one has submitted, its time.",
     )
-    late: bool = Field(False, description="Its time had passed: the gateway was down, or had rejected it.")
+    late: bool = Field(default=False, description="Its time had passed: the gateway was down, or had rejected it.")
 
 
 class JobWithAttempts(Job):
     """A job with its attempts in order."""
 
-    state: str = Field(json_schema_extra={"enum": STATES})
+    state: str = Field(json_schema_extra={"enum": [*STATES]})
     relation: str = Field("other", description="Of the caller to it, as in the overview.")
     limit_s: float | None = Field(None, description="Time limit of an attempt in seconds; null if there is none.")
     links: Links = Links()

@@ -107,7 +107,7 @@ class TeamValues(Body):
     )
     shells: bool = Field(default=True, description="Whether owners may open shells and JupyterLab in its jobs.")
     budget: Annotated[str, AfterValidator(_budget)] = Field(
-        "", description="GPU hours, as in `500/month`; empty: none."
+        default="", description="GPU hours, as in `500/month`; empty: none."
     )
 
     def sent(self) -> Mapping[str, Any]:

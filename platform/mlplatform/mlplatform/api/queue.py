@@ -25,7 +25,7 @@ class QueueEntry(Answer):
     requests: str = Field(description="GPUs and CPUs, those of workers included, as in `2 GPUs and 4 CPUs`.")
     since: Moment
     latest_start: Moment | None = Field(description="If all jobs run to their limits; null: unknown.")
-    next: Moment | None = Field(None, description="Of a schedule; null while it is paused.")
+    next: Moment | None = Field(default=None, description="Of a schedule; null while it is paused.")
     reasons: list[Reason]
 
 

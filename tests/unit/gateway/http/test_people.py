@@ -268,7 +268,7 @@ def test_failed_log_in_of_person_is_recorded_by_name(client: httpx.Client, peopl
 def test_teams_are_added_and_changed(client: httpx.Client) -> None:
     added = client.post("/platform/teams", json={"name": "vision", "share_gpus": 2, "caps": {"team": {"gpus": 4}}})
     expected = {"name": "vision", "share_gpus": 2, "share_cpus": 0, "weight": 1, "default_limit_s": 86400}
-    expected |= {"idle_s": 1800, "shells": True}
+    expected |= {"idle_s": 1800, "shells": True, "budget": "", "used_gpu_hours": None}
     assert added.json() == {**expected, "caps": {"team": {"gpus": 4}}}
     changed = client.patch("/platform/teams/vision", json={"weight": 3})
     assert changed.json() == {**expected, "weight": 3, "caps": {"team": {"gpus": 4}}}

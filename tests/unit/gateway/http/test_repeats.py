@@ -1,6 +1,5 @@
 """Jobs after others, schedules and repetitions over HTTP and from the command line, and who may submit them."""
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,6 @@ from mlplatform.settings.job import Settings
 
 OWN = {"env_vars": {"MLPLATFORM_JOB_ID": "hers", "MLPLATFORM_USER": "alice"}}
 """Environment without variables of the job's own, as `mlplatform submit` sends it."""
-
-needs_croniter = pytest.mark.skipif(find_spec("croniter") is None, reason="croniter is not installed")
 
 
 def details(client: httpx.Client, job_id: str) -> dict[str, Any]:
@@ -129,7 +126,6 @@ def test_command_line_repeats_and_explains(started: StartedGateway, client: http
     assert (failed.returncode, "cannot be replaced" in failed.stderr) == (1, True)
 
 
-@needs_croniter
 def test_command_line_submits_lists_and_ends_schedule(client: httpx.Client, tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work/nightly.py").write_text("print(1)")
@@ -148,14 +144,12 @@ def test_command_line_submits_lists_and_ends_schedule(client: httpx.Client, tmp_
     assert listed(client) == {}
 
 
-@needs_croniter
 def test_invalid_schedule_is_rejected_over_http(client: httpx.Client) -> None:
     for metadata in ({"schedule": "often"}, {"schedule": "0 3 * * *", "timezone": "Mars/Base"}):
         answer = client.post("/api/jobs/", json={"entrypoint": "true", "metadata": metadata})
         assert (answer.status_code, answer.text[:16]) == (400, "Invalid schedule"), answer.text
 
 
-@needs_croniter
 def test_no_job_starts_after_schedule(client: httpx.Client) -> None:
     body = {"entrypoint": "true", "submission_id": "nightly", "metadata": {"schedule": "0 3 * * *"}}
     client.post("/api/jobs/", json=body).raise_for_status()

@@ -8,8 +8,6 @@ import pytest
 from mlplatform.errors import JobError
 from mlplatform_gateway.jobs.cron import next_after, on_clock
 
-pytest.importorskip("croniter")
-
 BERLIN = "Europe/Berlin"
 
 

@@ -22,8 +22,6 @@ from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.monitoring.disks import Disks
 from mlplatform_gateway.people.store import People
 
-pytest.importorskip("croniter")
-
 HOURLY = {"schedule": "0 * * * *", "timezone": "Europe/Berlin"}
 
 
