@@ -3,10 +3,9 @@
     mlplatform submit food11/own_packages.py --pip roman==5.1 --env SUBMITTED=$(date +%s)
     cd food11 && ray job submit --runtime-env runtime.json --working-dir . -- python own_packages.py
 
-The lesson: for each distinct package list, Ray copies the image's whole Python environment on the node, so the first
-job waits for minutes. Later jobs with exactly the same list reuse the copy until the node is recreated.
-`runtime-uv.json` makes Ray install the list with uv. Packages that many jobs need belong in
-images/ray/extra-requirements.in.
+The lesson: the first job with a list waits until its node has installed what the image lacks. Later jobs with exactly
+the same list start at once, until the node is recreated. `runtime-uv.json` makes Ray install the list with uv. Packages
+that many jobs need belong in images/ray/extra-requirements.in.
 """
 
 import json

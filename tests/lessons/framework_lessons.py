@@ -64,7 +64,7 @@ LESSONS = [
         accelerate_applied,
         ["--epochs=4", "--die-at-epoch=2"],
     ),
-    # Takes minutes: Ray clones the image's packages to add TensorFlow for this job.
+    # Takes a minute: TensorFlow and what it needs are downloaded for this job.
     Lesson(
         "frameworks/tensorflow_mirrored.py",
         "TensorFlow trains with its own strategy, using packages installed for the job.",

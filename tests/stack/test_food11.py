@@ -117,5 +117,5 @@ def test_second_job_reuses_installed_runtime_env_packages(stack: Stack, form: st
         durations.append(took)
         copies |= installed(stack, form)
     print(f"\n{form}: first line after {', '.join(f'{took:.0f} s' for took in durations)}")
-    # Each worker installs a copy of its own; a folder that is made again has another number.
+    # Each worker has environments of its own; a folder that is made again has another number.
     assert 1 <= len(copies) <= 2, copies

@@ -8,6 +8,10 @@ second job waits, and finds the folder in the cache. `ray_commands.change_raylet
 Ray starts a worker whose Python cannot start (`py_executable`, such as `uv run` with a package that does not exist)
 again and again, and the job stays PENDING for 20 minutes without a reason. Here, making its environment fails,
 with the last lines of its output.
+
+For each distinct list of pip or uv packages, Ray copies the environment of the node, 5.9 GB, and downloads all that it
+adds. Here, the list gets an environment in front of the node's, and downloads come from the caches of pip and uv. Ray
+keeps these environments as it keeps its copies, RAY_RUNTIME_ENV_PIP_CACHE_SIZE_GB and RAY_RUNTIME_ENV_UV_CACHE_SIZE_GB.
 """
 
 from __future__ import annotations
@@ -17,10 +21,12 @@ import importlib.util
 import json
 import os
 import runpy
+import shutil
 import signal
 import sys
 from collections import defaultdict
-from contextlib import nullcontext, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +34,7 @@ from typing import Any
 if __name__ == "__main__":
     del sys.path[0]
 
+from mlplatform import overlay
 from mlplatform.compat import ray_setup_worker
 from mlplatform.compat.patches import around
 
@@ -53,6 +60,48 @@ def unpack_once() -> None:
     async def create_alone(create: Any, environment: Any, plugin: Any, *arguments: Any, **options: Any) -> None:
         async with locks[environment.working_dir()] if plugin.name == "working_dir" else nullcontext():
             await create(environment, plugin, *arguments, **options)
+
+
+def overlay_packages() -> None:
+    """Let this process install lists of packages in front of its own environment, whose packages uv and pip see."""
+    from ray._private.runtime_env import dependency_utils, virtualenv_utils
+    from ray._private.runtime_env.pip import PipProcessor
+    from ray._private.runtime_env.uv import UvProcessor
+
+    @around(virtualenv_utils, "create_or_get_virtualenv")
+    async def create(_copy: Any, path: str, _folder: str, _logger: Any) -> None:
+        environment = virtualenv_utils.get_virtualenv_path(path)
+        # Half of one, if the agent was killed.
+        await asyncio.to_thread(shutil.rmtree, environment, ignore_errors=True)
+        await asyncio.to_thread(overlay.create, Path(environment))
+
+    @around(PipProcessor, "_install_pip_packages")
+    async def install_with_pip(install: Any, self: Any, *arguments: Any) -> None:
+        self._pip_config = {"pip_install_options": ["--disable-pip-version-check"], **self._pip_config}
+        await install(self, *arguments)
+
+    @around(UvProcessor, "_install_uv_packages")
+    async def install_with_uv(install: Any, self: Any, path: str, *arguments: Any) -> None:
+        # Ray's default, which a dictionary has, too (`validation.parse_and_validate_uv`).
+        if self._uv_config.get("uv_pip_install_options", ["--no-cache"]) == ["--no-cache"]:
+            self._uv_config = {**self._uv_config, "uv_pip_install_options": []}
+        with overlay.known_to_uv(Path(virtualenv_utils.get_virtualenv_path(path))):
+            await install(self, path, *arguments)
+
+    dependency_utils.check_ray = check_ray
+
+
+@asynccontextmanager
+async def check_ray(python: str, _folder: str, _logger: Any) -> AsyncIterator[None]:
+    """Refuse packages with another version of Ray, as Ray's function does, which imports Ray twice, 1.5 s each."""
+    from ray import __version__ as ours
+
+    yield
+    for found in Path(python).parents[1].glob("lib/*/site-packages/ray-*.dist-info"):
+        if (version := found.stem[4:]) != ours:
+            raise RuntimeError(
+                f"The packages of this job include ray {version}: its nodes need ray=={ours} in the list."
+            )
 
 
 def try_executables() -> None:
@@ -94,5 +143,6 @@ async def _try(context: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     unpack_once()
+    overlay_packages()
     try_executables()
     runpy.run_path(str(private("runtime_env/agent/main.py")), run_name="__main__")

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import site
-import sys
-import venv
 from pathlib import Path
+
+from mlplatform import overlay
 
 HOMES = Path("/homes")
 """A volume of each host of a stack; the embedded platform has none."""
 
 _LESSONS = Path("/home/jovyan/work")
-
-_PIP = """\
-#!/bin/sh
-exec "$(dirname "$0")/python" -m pip "$@"
-"""
 
 
 def prepare(person: str) -> Path:
@@ -37,13 +31,8 @@ def variables(home: Path) -> dict[str, str]:
     It sees the packages of the image, so that `pip` and `%pip` add to them or shadow them, in the home.
     """
     folder = home / ".venv"
-    venv.EnvBuilder(system_site_packages=True).create(folder)
-    # Folders of an image's earlier Python stay beside it.
-    own = folder / f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
-    (own / "image.pth").write_text("\n".join(site.getsitepackages()))
-    pip = folder / "bin" / "pip"
-    pip.write_text(_PIP)
-    pip.chmod(0o755)
+    # Packages for an image's earlier Python stay beside it.
+    overlay.create(folder)
     return {
         "HOME": str(home),
         "VIRTUAL_ENV": str(folder),
