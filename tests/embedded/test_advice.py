@@ -1,5 +1,6 @@
 """Advice on filling the model cache: printed once when a hub is unreachable, and never for other failures."""
 
+import ctypes
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,6 +76,10 @@ def _missing_module(folder: Path) -> None:
     __import__("no_such_module_anywhere")
 
 
+def _missing_library(folder: Path) -> None:
+    ctypes.CDLL("libnone-such.so.1")
+
+
 def _no_gpu(folder: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
@@ -110,6 +115,7 @@ def _full_disk(folder: Path) -> None:
         (_deleted_experiment, "mlflow experiments restore"),
         (_same_experiment, "mlflow.set_experiment"),
         (_full_disk, "make prune"),
+        (_missing_library, "packages.txt"),
     ],
 )
 def test_common_errors_get_their_cure(fail: Callable[[Path], None], cure: str, tmp_path: Path) -> None:

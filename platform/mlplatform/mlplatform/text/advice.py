@@ -22,6 +22,9 @@ _CURES: dict[str, tuple[tuple[str, ...], ...]] = {
     "--env sets too.": (("Failed to merge the Job's runtime env",),),
     "Add the package with `mlplatform submit --pip PACKAGE`, for all jobs in images/ray/extra-requirements.in; if "
     "it is yours, submit the folder that holds it.": (("ModuleNotFoundError: No module named",),),
+    "Add the Debian package that has this library, such as libgl1, to images/ray/packages.txt, and run `make up`.": (
+        ("cannot open shared object file",),
+    ),
     "The requested packages exclude each other or the platform's; relax their versions.": (
         ("No solution found when resolving dependencies",),
         ("ResolutionImpossible",),
