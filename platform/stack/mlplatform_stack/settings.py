@@ -75,6 +75,10 @@ class Hardware(Section):
     """Fork the processes of jobs from one that has imported torch, Lightning, MLflow and Ray, which takes 1 GB on each
     worker; 0: each process imports them itself."""
 
+    environments_gb: float = of_host(10, gt=0)
+    """GB on each worker for packages that jobs add to the image's: as many each for projects with a uv.lock, lists of
+    pip and lists of uv. Beyond it, those that no job uses are removed."""
+
     open_files: int = of_host(65536, ge=1)
     """Limit of open files of each Ray process and of the notebook; `make env` lowers it to that of the host's Docker
     engine."""

@@ -65,7 +65,7 @@ def test_starting_node_drops_spilled_objects_and_old_packages(tmp_path: Path) ->
 def test_hourly_pass_deletes_what_was_discarded(tmp_path: Path) -> None:
     (tmp_path / "discarded-old-1").mkdir()
     (tmp_path / "discarded-old-1" / "file").write_text("x")
-    command = [sys.executable, "-m", ray_files.__name__, str(tmp_path)]
+    command = [sys.executable, "-m", ray_files.__name__, str(tmp_path), "1"]
     with subprocess.Popen(command) as process:
         try:
             wait_for(lambda: process.poll() is not None or not any(tmp_path.iterdir()), "the deletion")

@@ -1,7 +1,8 @@
-"""Removal of what Ray leaves on a node's disk for good, `python -m mlplatform.node.files FOLDER`.
+"""Removal of what Ray leaves on a node's disk for good, `python -m mlplatform.node.files FOLDER LIMIT_GB`.
 
 Each node of the stack runs it beside the raylet, as the user of Ray, whose processes it looks at: now and once per hour
-it removes former sessions and old logs, and within seconds the secrets of people whose attempts have ended from memory.
+it removes former sessions, old logs and packages beyond the limit, and within seconds the secrets of people whose
+attempts have ended from memory.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from mlplatform.node import environments
 from mlplatform.secrets import secret_folder
 
 _LATEST = "session_latest"
@@ -118,10 +120,11 @@ def _open_files(folder: Path) -> set[Path]:
     return found
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, limit_gb: float) -> None:
     """Remove leftovers once per hour, and unused secrets every few seconds; never returns."""
     while True:
         remove_leftovers(folder)
+        environments.evict(folder / environments.FOLDER, limit_gb)
         until = time.monotonic() + _PASS_SECONDS
         while time.monotonic() < until:
             secret_folder.remove_unused()
@@ -129,4 +132,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), float(sys.argv[2]))

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from mlplatform.compat import ray_commands
+from mlplatform.node import environments, gpu_watch, uv_run
 from mlplatform.node import files as ray_files
-from mlplatform.node import gpu_watch
+from mlplatform.settings.environment import environment, set_environment
 from mlplatform.settings.job import NodeSettings
 from mlplatform_warm.ray import node
 
@@ -29,6 +30,9 @@ def prepare(parameters: Any, head: bool) -> None:
     ray_commands.prepare_node(parameters)
     folder = Path(tempfile.gettempdir())
     remove_leftovers(folder / "ray")
+    root = folder / "ray" / environments.FOLDER
+    _install_uv(root)
+    set_environment({name: str(root / path) for name, path in environments.CACHES.items()})
     gpu_watch.start()
     _start_templates(folder / "warm", _STACK_START_SECONDS["head" if head else "worker"], head=head)
 
@@ -42,14 +46,22 @@ def prepare_local(parameters: Any, head: bool) -> None:
     """
     ray_commands.prepare_node(parameters)
     ray_commands.disable_client_server(parameters)
+    _install_uv(Path(parameters.temp_dir) / environments.FOLDER)
     _start_templates(Path(parameters.temp_dir) / "warm")
 
 
 def remove_leftovers(sessions: Path) -> None:
     """Remove what former starts of the node have left, and start the process that removes old files once per hour."""
     ray_files.prepare_start(sessions)
-    command = [sys.executable, "-m", ray_files.__name__, str(sessions)]
+    command = [sys.executable, "-m", ray_files.__name__, str(sessions), str(NodeSettings.load().environments_gb)]
     subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
+def _install_uv(root: Path) -> None:
+    """Put our `uv` first on the PATH of jobs, if the node has the program itself."""
+    if uv_run.UV.is_file():
+        programs = uv_run.install(root, NodeSettings.load().environments_gb)
+        set_environment({"PATH": f"{programs}:{environment()['PATH']}"})
 
 
 def _start_templates(folder: Path, wait_seconds: float = 0, *, head: bool = False) -> None:

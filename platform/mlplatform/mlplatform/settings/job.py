@@ -223,6 +223,9 @@ class NodeSettings(EnvironmentSettings):
     warm_start: bool = Field(True, validation_alias="MLPLATFORM_WARM_START")
     """Fork drivers and workers from templates; a job may set the variable to 0 for itself."""
 
+    environments_gb: float = Field(10, gt=0, validation_alias="RAY_RUNTIME_ENV_UV_CACHE_SIZE_GB")
+    """Bound on the environments of locked projects: Ray's own for those of its lists of uv packages."""
+
 
 def _same(address: str, other: str) -> bool:
     return address.rstrip("/") == other.rstrip("/")
