@@ -82,8 +82,11 @@ class Budgets(Store):
 
     @transaction
     def _warn(self, session: Session, budget: Budget, at: datetime) -> None:
-        """Store a message to the leads of a team and the owners of its open jobs."""
-        session.get_one(TeamRow, budget.team, with_for_update=True).budget_warned = budget.until
+        """Store a message to the leads of a team and the owners of its open jobs, unless somebody else has."""
+        team = session.get(TeamRow, budget.team, with_for_update=True)
+        if team is None or team.budget_warned == budget.until:
+            return
+        team.budget_warned = budget.until
         leads = select(MemberRow.person).where(MemberRow.team == budget.team, MemberRow.role == Role.LEAD)
         jobs = JobRow.team == budget.team, JobRow.ended.is_(None), JobRow.person.is_not(None)
         for person in session.scalars(leads.union(select(JobRow.person).where(*jobs))).all():

@@ -133,6 +133,18 @@ def test_leads_and_owners_of_open_jobs_are_warned_once(store: JobStore, clock: C
         assert warned(store) == [("alice", WARNING), ("lena", WARNING)]
 
 
+def test_two_looks_at_once_warn_once(store: JobStore, clock: Clock) -> None:
+    """The control loop and the watcher both read budgets, each with rows from before the other's warning."""
+    add_team(store, "1/day")
+    run(store, "runs", 1)
+    at, teams = clock.forward(HOUR), do(People(store.engine).teams())
+    for _ in range(2):
+        do(Budgets(store.engine).read(teams, at, warn=True))
+    assert len(warned(store)) == 1
+    do(People(store.engine).remove_team("vision", PLATFORM, 0, force=True))
+    do(Budgets(store.engine).read(teams, at, warn=True))
+
+
 def test_changed_budget_and_next_period_warn_again(store: JobStore, clock: Clock) -> None:
     add_team(store, "1/day")
     run(store, "runs", 1)
