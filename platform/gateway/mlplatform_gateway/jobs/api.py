@@ -234,12 +234,13 @@ def resume_routes(services: Services, reconciler: Reconciler, admission: Admissi
         principal = principal_of(request.scope)
         check_team(principal, job)
         check_resumable(job)
+        job.token = principal.token_id or None
         await admission.check(job)
         await _check_packages(services.packages, job)
         # The runs of the ended job are closed first, else the run of the resumed one would be.
         await reconciler.settle(job)
         message = await _message(job, principal.person)
-        resumed = await resumption.resume(job.id, message, actor_of(request.scope), changes.limit)
+        resumed = await resumption.resume(job.id, message, actor_of(request.scope), changes.limit, job.token)
         await unless_log_unavailable(services.logs.reopen(job.id, resumed.message))
         reconciler.wake()
         return api.Resumed(submission_id=resumed.id, limit_s=resumed.limit_s, message=resumed.message)

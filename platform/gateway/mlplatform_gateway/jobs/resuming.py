@@ -19,7 +19,13 @@ class Resumption(Store):
 
     @transaction
     def resume(
-        self, session: Session, job_id: str, message: str, actor: Actor = PLATFORM, limit_s: float | None = None
+        self,
+        session: Session,
+        job_id: str,
+        message: str,
+        actor: Actor = PLATFORM,
+        limit_s: float | None = None,
+        token: str | None = None,
     ) -> JobRow:
         """Let a job that was stopped or has failed wait for its next attempt, behind the jobs that wait already.
 
@@ -27,6 +33,7 @@ class Resumption(Store):
 
         Args:
             limit_s: new time limit of its attempts, in seconds; None keeps the former one.
+            token: id of the token by which it is resumed, to which its GPU hours count from now on.
 
         Raises:
             NoSuchJobError: no job has the id.
@@ -44,7 +51,7 @@ class Resumption(Store):
             plan_next(job, job.not_before)
         job.ended = job.exit_code = job.error_type = None
         job.losses = job.failures = 0
-        job.runs_closed = False
+        job.runs_closed, job.token = False, token
         job.limit_s = job.limit_s if limit_s is None else limit_s
         record(session, actor, "resume", f"job {job.id}", before, {**job.progress, "limit_s": job.limit_s})
         session.flush()

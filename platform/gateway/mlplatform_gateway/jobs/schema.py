@@ -44,7 +44,7 @@ class JobRow(Base):
     """Team that the owner submitted it for."""
 
     token: Mapped[str | None]
-    """Id of the person's token with which it was submitted, itself or by way of other jobs."""
+    """Id of the person's token with which it was submitted, itself or by way of other jobs, or last resumed."""
 
     entrypoint: Mapped[str]
     runtime_env: Mapped[dict[str, Any]]

@@ -1,5 +1,6 @@
 """Budgets of GPU hours over HTTP: of tokens, which then submit no more jobs, and of teams in lists."""
 
+import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -55,6 +56,21 @@ def test_child_counts_for_the_token_of_its_parent(started: StartedGateway, progr
     started.attempt("alice", "child")
     age(started, "child", hours=2)
     assert submit(program, "second").status_code == 403
+
+
+def test_resumed_job_counts_for_the_token_that_resumes_it(
+    started: StartedGateway, people: dict[str, httpx.Client], program: httpx.Client
+) -> None:
+    started.attempt("alice", "first")
+    age(started, "first", hours=2)
+    started.end(Outcome.FAILED, "first")
+    submit(people["alice"], "by-hand")
+    started.attempt("alice", "by-hand")
+    started.end(Outcome.FAILED, "by-hand")
+    assert program.post("/platform/jobs/by-hand/resume").status_code == 403
+    assert people["alice"].post("/platform/jobs/first/resume").status_code == 200
+    token_id = people["alice"].headers["authorization"].split("_")[1]
+    assert asyncio.run(started.store.get("first")).token == token_id
 
 
 def test_lost_attempts_and_other_tokens_use_nothing(
