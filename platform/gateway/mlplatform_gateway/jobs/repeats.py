@@ -60,7 +60,7 @@ def with_arguments(command: str, arguments: Sequence[str]) -> str:
         return command
     begin = _BEGIN.match(command)
     in_quotes = begin and any(begin[0].count(quote) % 2 for quote in "'\"")
-    if begin is None or in_quotes or re.search(r"[|&;<>\n]", command[begin.end() :]):
+    if begin is None or in_quotes or re.search(r"[|&;<>()`\n]", command[begin.end() :]):
         raise JobError(
             f"The arguments in {command[:200]!r} cannot be replaced, because it is not one command with a Python or "
             "shell script, or `-m` and a module; submit it again as a new job."

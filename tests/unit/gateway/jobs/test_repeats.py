@@ -28,7 +28,16 @@ def test_arguments_of_script_or_module_are_replaced(command: str, begin: str) ->
 
 @pytest.mark.parametrize(
     "command",
-    ["true", "./train --lr 1", "python a.py --x && python b.py", "python a.py | tee log", "bash -c 'python a.py 1'"],
+    [
+        *(
+            "true",
+            "./train --lr 1",
+            "python a.py --x && python b.py",
+            "python a.py | tee log",
+            "bash -c 'python a.py 1'",
+        ),
+        *("(python a.py 1)", "echo `python a.py 1`", "echo $(python a.py 1)"),
+    ],
 )
 def test_other_commands_have_no_arguments_to_replace(command: str) -> None:
     with pytest.raises(JobError, match="cannot be replaced, because it is not one command"):
