@@ -118,7 +118,7 @@ class Submission(jobs.Submission):
             not_before=arrived,
             attempts=[],
         )
-        if job.schedule:
+        if job.schedule is not None:
             plan_next(job, arrived)
         return job
 

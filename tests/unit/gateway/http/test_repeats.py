@@ -145,7 +145,7 @@ def test_command_line_submits_lists_and_ends_schedule(client: httpx.Client, tmp_
 
 
 def test_invalid_schedule_is_rejected_over_http(client: httpx.Client) -> None:
-    for metadata in ({"schedule": "often"}, {"schedule": "0 3 * * *", "timezone": "Mars/Base"}):
+    for metadata in ({"schedule": "often"}, {"schedule": ""}, {"schedule": "0 3 * * *", "timezone": "Mars/Base"}):
         answer = client.post("/api/jobs/", json={"entrypoint": "true", "metadata": metadata})
         assert (answer.status_code, answer.text[:16]) == (400, "Invalid schedule"), answer.text
 
