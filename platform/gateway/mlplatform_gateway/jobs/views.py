@@ -20,8 +20,8 @@ from mlplatform_gateway.queue.planner.queue import JobClass
 _USER = "MLPLATFORM_USER"
 """Variable that would take precedence over the metadata's user in the processes of the job."""
 
-_NOT_SECRET = {_USER, "MLPLATFORM_JOB_ID", "MLPLATFORM_NOTE"}
-"""Variables of which the metadata has the values."""
+_NOT_SECRET = {_USER, "MLPLATFORM_JOB_ID", "MLPLATFORM_NOTE", "MLFLOW_EXPERIMENT_NAME"}
+"""Variables that `mlplatform submit` sets, whose values the metadata or MLflow shows."""
 
 
 def details_for(request: HTTPConnection, job: JobRow) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from started_gateway import StartedGateway
 from mlplatform.client.jobs import Jobs
 from mlplatform.settings.job import Settings
 
-OWN = {"env_vars": {"MLPLATFORM_JOB_ID": "hers", "MLPLATFORM_USER": "alice"}}
+OWN = {"env_vars": {"MLPLATFORM_JOB_ID": "hers", "MLPLATFORM_USER": "alice", "MLFLOW_EXPERIMENT_NAME": "food"}}
 """Environment without variables of the job's own, as `mlplatform submit` sends it."""
 
 
