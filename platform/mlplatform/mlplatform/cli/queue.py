@@ -67,13 +67,7 @@ def explain(job_id: str) -> Why:
     entry = next(iter(found.entries), None)
     status, message, leaving = ("PENDING", _reasons(entry), None) if entry else _state(job_id)
     return Why(
-        job=job_id,
-        status=status,
-        message=message,
-        at=found.at,
-        waiting=found.waiting,
-        entry=entry,
-        leaving=leaving,
+        job=job_id, status=status, message=message, at=found.at, waiting=found.waiting, entry=entry, leaving=leaving
     )
 
 
