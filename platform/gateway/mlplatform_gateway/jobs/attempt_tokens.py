@@ -67,7 +67,7 @@ class AttemptTokens(Store):
             TokenError: it is wrong, its attempt has ended, or its owner was removed.
         """
         row = find(session, token, "job")
-        owner = owner_of(session, row) if row.owner else SHARED
+        owner = owner_of(session, row.owner, row.created, row.id) if row.owner else SHARED
         if owner is None or row.revoked is not None:
             removed = f"Forbidden: The token of this attempt has ended, because {row.owner} was removed."
             raise TokenError(removed, row.owner)

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from mlplatform.errors import PlatformError, UnreachableError
 from mlplatform_gateway.audit.store import PLATFORM, record
 from mlplatform_gateway.database.engine import Store, transaction
+from mlplatform_gateway.errors import ForbiddenError
 from mlplatform_gateway.jobs.admission import Admission
 from mlplatform_gateway.jobs.containment import repeat
 from mlplatform_gateway.jobs.cron import on_clock
@@ -19,6 +20,9 @@ from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.jobs.store import now
+from mlplatform_gateway.jobs.views import check_team
+from mlplatform_gateway.people.rights import SHARED
+from mlplatform_gateway.people.tokens import owner_of
 
 _CHECK_SECONDS = 5.0
 """Interval between two looks for times that have passed; a schedule counts in minutes."""
@@ -44,6 +48,7 @@ class Schedules(Store):
     async def _submit(self, schedule: JobRow) -> None:
         job, rejected = repetition(schedule, due=schedule.due), ""
         try:
+            await self._check_owner(schedule)
             await self._admission.check(job)
         except UnreachableError:
             raise
@@ -57,6 +62,14 @@ class Schedules(Store):
         """Return the schedules whose next time has passed."""
         scheduled = (JobRow.ended.is_(None), JobRow.state == State.SCHEDULED)
         return session.scalars(select(JobRow).where(*scheduled, JobRow.due <= now()).order_by(JobRow.due)).all()
+
+    @transaction
+    def _check_owner(self, session: Session, schedule: JobRow) -> None:
+        """Raise ForbiddenError if the owner may no longer submit it; a removal misses what is stored after it."""
+        owner = owner_of(session, schedule.person, schedule.since) if schedule.person else SHARED
+        if owner is None:
+            raise ForbiddenError(f"Its owner {schedule.person} was removed.")
+        check_team(owner, schedule)
 
     @transaction
     def _fire(self, session: Session, sequence: int, job: JobRow, rejected: str) -> None:

@@ -125,15 +125,15 @@ class Tokens(Store):
             record(session, actor, "revoke", f"token {token_id}", {"owner": token.owner})
 
 
-def owner_of(session: Session, token: TokenRow) -> Principal | None:
-    """Return the person who owns a token, with all rights; None if the person was removed."""
-    person = session.get(PersonRow, token.owner)
+def owner_of(session: Session, name: str, since: datetime, token_id: str = "") -> Principal | None:
+    """Return the person who owns a token or a job, with all rights; None if the person was removed since a time."""
+    person = session.get(PersonRow, name)
     # A token is never valid for a person who was added later under the name of its owner.
-    if person is None or person.created > token.created:
+    if person is None or person.created > since:
         return None
     joined = select(MemberRow).where(MemberRow.person == person.name).order_by(MemberRow.joined, MemberRow.team)
     teams = {member.team: Role(member.role) for member in session.scalars(joined)}
-    return Principal(person.name, teams, person.administrator, token.id)
+    return Principal(person.name, teams, person.administrator, token_id)
 
 
 def find(session: Session, token: str, kind: str) -> TokenRow:
@@ -155,7 +155,7 @@ def valid_owner(session: Session, token: TokenRow) -> Principal:
     Raises:
         TokenError: it was revoked, or has expired.
     """
-    owner, now = owner_of(session, token), datetime.now(UTC)
+    owner, now = owner_of(session, token.owner, token.created, token.id), datetime.now(UTC)
     if token.revoked is not None or owner is None:
         raise TokenError(f"Forbidden: This token of {token.owner} was revoked; {_AGAIN}", token.owner)
     if now >= token.expires:

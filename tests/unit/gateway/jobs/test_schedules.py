@@ -176,6 +176,29 @@ async def test_schedule_pauses_with_its_owner(
     assert (await Resumption(idle.store.engine).resume("mine", "It was resumed.")).due is not None
 
 
+async def test_owner_needs_the_right_at_each_time(idle: Gateway) -> None:
+    await add_alice(idle)
+    people, work = People(idle.store.engine), started(idle)
+    await people.add("alice", PLATFORM, "vision", lead=True)
+    await idle.submit("alice", "vision", metadata={**HOURLY, "class": "urgent"})
+    passed(idle, 2)
+    await people.add("alice", PLATFORM, "vision")
+    await work.look()
+    assert "later: Only leads of team vision and administrators" in (await idle.store.get("mine")).message
+    await people.remove("alice", PLATFORM)
+    for _ in range(2):  # as if its submission had been stored after the removal
+        passed(idle, 2)
+        await work.look()
+        assert "is submitted later: Its owner alice was removed." in (await idle.store.get("mine")).message
+        await people.add("alice", PLATFORM, "vision", lead=True)
+    await idle.store.request_stop("mine")
+    await Resumption(idle.store.engine).resume("mine", "It was resumed.")
+    assert submitted(idle) == []
+    passed(idle, 0)
+    await work.look()
+    assert len(submitted(idle)) == 1, "the present alice has resumed it"
+
+
 async def test_rejected_job_is_submitted_once_it_is_accepted(idle: Gateway) -> None:
     await add_alice(idle)
     people = People(idle.store.engine)
