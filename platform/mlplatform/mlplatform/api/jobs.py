@@ -59,7 +59,7 @@ TimeLimit = Annotated[
 
 _Ids = Annotated[
     list[Annotated[str, Field(pattern=ID)]],
-    Field(max_length=100),
+    Field(min_length=1, max_length=100),
     BeforeValidator(lambda given: str(given).replace(",", " ").split()),
     WithJsonSchema({"type": "string", "pattern": ID}),
 ]

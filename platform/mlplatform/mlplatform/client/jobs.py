@@ -141,7 +141,7 @@ class Jobs:
             "class": job_class,
             "group": None if at_most is None else request.plain_name(name),
             "at_most": at_most,
-            "after": ",".join(after) or None,
+            "after": ",".join(after) if after else None,
             "schedule": schedule,
             "timezone": timezone,
             "wait_for_capacity": "true" if wait_for_capacity else None,

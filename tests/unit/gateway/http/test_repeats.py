@@ -10,6 +10,7 @@ from ray_head import TOKEN
 from started_gateway import StartedGateway
 
 from mlplatform.client.jobs import Jobs
+from mlplatform.errors import JobError
 from mlplatform.settings.job import Settings
 
 OWN = {"env_vars": {"MLPLATFORM_JOB_ID": "hers", "MLPLATFORM_USER": "alice", "MLFLOW_EXPERIMENT_NAME": "food"}}
@@ -51,6 +52,7 @@ def test_rays_client_names_jobs_in_metadata(started: StartedGateway, client: htt
         ({"after": "missing"}, 404, "Job missing does not exist, so no job can start after it."),
         ({"after": "done"}, 409, "Job done is STOPPED, so no job starts after it; name one that succeeds."),
         ({"after": "no!"}, 400, "after.0='no!' is not valid"),
+        ({"after": ","}, 400, "after=[] is not valid"),
         ({"after": "mine", "schedule": "0 3 * * *"}, 400, "The body is not valid: schedule='0 3 * * *' cannot have"),
     ],
 )
@@ -119,6 +121,8 @@ def test_command_line_repeats_and_explains(started: StartedGateway, client: http
     with Jobs(Settings.load(ray_address=str(client.base_url), ray_auth_token_path=str(tmp_path / "token"))) as jobs:
         held = jobs.submit("true", None, name="held", after=["mine", job_id])
         assert jobs.with_attempts(held).links.after == ["mine", job_id]
+        with pytest.raises(JobError, match=r"after=\[\] is not valid"):
+            jobs.submit("true", None, after=[""])
     why = typed(client, "why", held).stdout
     assert why.splitlines()[1:] == [f"- The job starts after mine, {job_id}. [after]"]
     assert held in typed(client, "queue").stdout
