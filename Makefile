@@ -150,7 +150,7 @@ test-gpu: .venv/dev  ## Test this machine's GPUs and report what was seen (STACK
 bench: .venv/dev  ## Compare the running stack with what it is built on (ROWS="name ...", PAIRS=5, TEAM=name: as a person of it, QUICK=1 does not judge)
 	PYTHONPATH=tests/stack .venv/bin/python tests/bench/bench.py $(if $(QUICK),--quick) $(if $(ROWS),--rows $(ROWS)) $(if $(PAIRS),--pairs $(PAIRS)) $(if $(TEAM),--team $(TEAM))
 
-nightly: .venv/light/ready .venv/dev  ## Run the long tests, which CI leaves out (about three hours, on a machine with nothing else to do)
+nightly: .venv/light/ready .venv/dev  ## Run the long tests, which CI leaves out (about four hours on two cores with nothing else to do)
 	$(MAKE) --keep-going nightly-unit nightly-embedded nightly-stack
 
 nightly-stack:
