@@ -39,8 +39,8 @@ RUNNING_MESSAGE = "Job is currently running."
 
 _ANNOUNCED = {Outcome.LOST: Event.LOST, Outcome.PREEMPTED: Event.LEFT}
 
-_RESUMABLE = timedelta(days=7)
-"""Time after the end of a job that has not succeeded, for which its package is kept."""
+_REPEATABLE = timedelta(days=7)
+"""Time after the end of a job for which its package is kept."""
 
 
 def now() -> datetime:
@@ -256,8 +256,8 @@ class JobStore(Store):
     @transaction
     def packages(self, session: Session) -> set[str]:
         """Return the names of the packages that jobs need."""
-        # Those that have not succeeded may be resumed for some days.
-        lately = and_(JobRow.state != State.SUCCEEDED, JobRow.ended > now() - _RESUMABLE, JobRow.deleted.is_(None))
+        # Others may be resumed or repeated for some days.
+        lately = and_(JobRow.ended > now() - _REPEATABLE, JobRow.deleted.is_(None))
         needs = or_(JobRow.ended.is_(None), lately)
         environments = session.scalars(select(JobRow.runtime_env).where(needs))
         return {name for environment in environments for name in package_names(environment)}

@@ -31,7 +31,7 @@ def routes(retention: Retention, audit: AuditLog) -> APIRouter:
     async def get() -> Prunable:
         """Things that nobody needs any more and `POST` would remove now; the settings decide which these are.
 
-        Packages that no open job needs, and what CHECKPOINTS_KEEP_DAYS and RUNS_KEEP_DAYS select.
+        Packages of old jobs, and what CHECKPOINTS_KEEP_DAYS and RUNS_KEEP_DAYS select.
         """
         kinds = [
             Unneeded(

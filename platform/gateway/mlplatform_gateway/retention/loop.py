@@ -60,9 +60,9 @@ class Kind(Protocol):
 
 
 class UnusedPackages:
-    """Uploads that no job needs which is open or may be resumed, and that nobody has requested within a day."""
+    """Uploads of no job that is open or has ended within days, and that nobody has requested within a day."""
 
-    title, on_request = "packages that no open job needs", False
+    title, on_request = "packages of old jobs", False
 
     def __init__(self, store: JobStore, packages: Packages) -> None:
         self._store = store

@@ -5,7 +5,7 @@ import os
 
 from started_gateway import StartedGateway
 
-KIND = "packages that no open job needs"
+KIND = "packages of old jobs"
 
 
 def test_prune_removes_what_it_lists_and_is_recorded(started: StartedGateway) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio.to_thread
 import pytest
+from sqlalchemy import update
 from stored import FAILED, LOST, STOPPED, SUCCEEDED, add, begin, do, end, listed_ids, ray, submitted
 
 from mlplatform.errors import UnreachableError
@@ -300,7 +301,7 @@ def test_nul_characters_in_reason_are_stored(store: JobStore) -> None:
         do(store.get("a\0b"))
 
 
-def test_packages_of_open_jobs_are_needed(store: JobStore) -> None:
+def test_packages_are_kept_until_job_is_deleted_or_old(store: JobStore) -> None:
     modules = {"py_modules": ["gcs://b.whl", "/local"]}
     ended = {"working_dir": "gcs://c.zip"}
     for job_id, runtime_env in (("a", {"working_dir": "gcs://a.zip"}), ("b", modules), ("none", {}), ("c", ended)):
@@ -308,7 +309,14 @@ def test_packages_of_open_jobs_are_needed(store: JobStore) -> None:
     assert do(store.packages()) == {"a.zip", "b.whl", "c.zip"}
     begin(store, "c")
     end(store, SUCCEEDED, "c")
+    assert do(store.packages()) == {"a.zip", "b.whl", "c.zip"}
+    do(store.delete("c"))
     assert do(store.packages()) == {"a.zip", "b.whl"}
+    begin(store, "a")
+    end(store, SUCCEEDED, "a")
+    with store.engine.begin() as connection:
+        connection.execute(update(JobRow).where(JobRow.id == "a").values(ended=datetime.now(UTC) - timedelta(days=8)))
+    assert do(store.packages()) == {"b.whl"}
 
 
 def test_ends_include_those_of_deleted_jobs(store: JobStore) -> None:
