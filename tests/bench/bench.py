@@ -21,9 +21,10 @@ from host import CHECKOUT, Stack
 from persons import administer, log_in
 from rich.console import Console
 from rows_dev import dev
+from rows_environments import environments
 from rows_gateway import burst, gateway, list_jobs
 from rows_operation import make_up, memory, recovery
-from rows_submission import first_line, first_line_tutorial, first_line_warm, infeasible, trivial_fit, warm_submit
+from rows_submission import first_line, first_line_warm, infeasible, trivial_fit, warm_submit
 from rows_training import batched_metrics, checkpoint_upload, open_run, training
 from workbench import Bench, NotMeasuredError
 
@@ -54,7 +55,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "dev": dev,
     "memory": memory,
     "recovery": recovery,
-    "first-line-tutorial": first_line_tutorial,
+    "environments": environments,
     "training": training,
     "make-up": make_up,
 }

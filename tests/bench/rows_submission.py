@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
-import secrets
-import sys
 from functools import partial
 
 from harness import Row, interleaved
-from host import run
 from workbench import BENCH, COLD, FIRST_LINE, Bench, NotMeasuredError
-
-# The packages of the tutorial's requirements.txt.
-TUTORIAL_PACKAGES = ["torch", "torchvision", "lightning", "boto3", "s3fs"]
 
 # Unset the platform's hook, which is not part of plain Ray.
 PLAIN = ("env", "-u", "RAY_JOB_SUBMIT_HOOK", "ray", "job", "submit")
@@ -31,17 +24,6 @@ def plain_submit(bench: Bench) -> float:
     return bench.seconds(bench.new_job(), *PLAIN, "--working-dir", ".", "--", "python", "hello.py", until=FIRST_LINE)
 
 
-def tutorial_submit(bench: Bench, index_url: str) -> float:
-    """Submit as the tutorial does, with packages in the job's runtime environment; no node has a copy of it."""
-    # A marker that is true everywhere makes the list new without changing the installed packages.
-    packages = [*TUTORIAL_PACKAGES, f'iniconfig==2.1.0; platform_machine != "bench-{secrets.token_hex(4)}"']
-    variables = {"FOOD11_DATA_DIR": "/mnt/Food-11", **({"PIP_INDEX_URL": index_url} if index_url else {})}
-    runtime = json.dumps({"pip": "requirements.txt", "env_vars": variables})
-    folder = bench.new_job(requirements="\n".join(packages) + "\n", runtime=runtime)
-    options = ("--runtime-env", "runtime.json", "--working-dir", ".")
-    return bench.seconds(folder, *PLAIN, *options, "--", "python", "hello.py", until=FIRST_LINE)
-
-
 def first_line(bench: Bench) -> list[Row]:
     if not bench.quick:
         # Warm-up: the first run of each reads its programs from disk.
@@ -49,17 +31,6 @@ def first_line(bench: Bench) -> list[Row]:
         plain_submit(bench)
     pairs = interleaved(partial(submit, bench), partial(plain_submit, bench), bench.pairs)
     return [Row("first-line: mlplatform submit of a new job by plain ray job submit", "s", pairs, 1.0)]
-
-
-def first_line_tutorial(bench: Bench) -> list[Row]:
-    if bench.quick:
-        print("Skipped first-line-tutorial: it takes minutes.")
-        return []
-    asked = run(sys.executable, "-m", "pip", "config", "get", "global.index-url", check=False)
-    baseline = partial(tutorial_submit, bench, asked.stdout.strip())
-    pairs = interleaved(partial(submit, bench), baseline, bench.long_pairs)
-    name = "first-line-tutorial: speedup over the tutorial's runtime_env"
-    return [Row(name, "s", pairs, 20, "higher", speedup=True)]
 
 
 def warm_submit(bench: Bench) -> list[Row]:
@@ -86,7 +57,11 @@ def infeasible(bench: Bench) -> list[Row]:
 
 def imported(bench: Bench, env: dict[str, str]) -> float:
     """Seconds from the start of a job's attempt to the first line after its imports."""
-    job_id = bench.submit(["python", "-m", "scripts.first_line"], "first-line", env)
+    return since_start(bench, bench.submit(["python", "-m", "scripts.first_line"], "first-line", env))
+
+
+def since_start(bench: Bench, job_id: str) -> float:
+    """Seconds from the start of a job's attempt to the time that it prints."""
     bench.jobs.wait(job_id, timeout_s=300)
     log = bench.jobs.logs(job_id)
     found = _TIME.search(log)

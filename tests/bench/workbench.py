@@ -89,7 +89,7 @@ class Bench:
 
         Waits for the submitted job to end, so that it does not slow down the next measurement.
         """
-        watched = self._timed("notebook", folder, [*(["--until", until] if until else []), "--", *command])
+        watched = self.timed("notebook", folder, [*(["--until", until] if until else []), "--", *command])
         job_id = str(watched["job"])
         self.jobs.wait(job_id, timeout_s=300)
         self.remove_files(job_id)
@@ -97,13 +97,14 @@ class Bench:
 
     def seconds_until_error(self, folder: str, *command: str) -> float:
         """Time a command in the notebook that prints an error and submits no job."""
-        return float(self._timed("notebook", folder, ["--no-job", "--exit-code=1", "--", *command])["seconds"])
+        return float(self.timed("notebook", folder, ["--no-job", "--exit-code=1", "--", *command])["seconds"])
 
     def seconds_on_worker(self, *command: str) -> float:
         """Time a command that starts cold on a worker's node, outside of jobs."""
-        return float(self._timed(WORKERS[0], FOLDER, ["--no-job", "--", *command], **COLD)["seconds"])
+        return float(self.timed(WORKERS[0], FOLDER, ["--no-job", "--", *command], **COLD)["seconds"])
 
-    def _timed(self, service: str, folder: str, words: Sequence[str], **variables: str) -> dict[str, Any]:
+    def timed(self, service: str, folder: str, words: Sequence[str], **variables: str) -> dict[str, Any]:
+        """Run the stopwatch, with these words, in a folder of a service's container; return what it measured."""
         options = [f"--env={name}={value}" for name, value in variables.items()]
         container = self.stack.container(service)
         command = ("docker", "exec", *options, "--workdir", folder, container, "python", f"{FOLDER}/stopwatch.py")
@@ -138,13 +139,13 @@ class Bench:
 
     # --- Files in the containers ---
 
-    def new_job(self, **files: str) -> str:
-        """Create a folder in the notebook with a job new to the stack; `files` are named without their suffix."""
+    def new_job(self, service: str = "notebook", **files: str) -> str:
+        """Create a folder in a container with a job new to the stack; `files` are named without their suffix."""
         folder = f"{FOLDER}/{secrets.token_hex(4)}"
-        self.stack.write("notebook", f"{folder}/hello.py", f"print({FIRST_LINE!r}, flush=True)  # {folder}\n")
+        self.stack.write(service, f"{folder}/hello.py", f"print({FIRST_LINE!r}, flush=True)  # {folder}\n")
         for name, text in files.items():
             suffix = {"runtime": ".json", "requirements": ".txt"}.get(name, ".py")
-            self.stack.write("notebook", f"{folder}/{name}{suffix}", text)
+            self.stack.write(service, f"{folder}/{name}{suffix}", text)
         return folder
 
     def prepare(self) -> None:
@@ -153,15 +154,16 @@ class Bench:
         if self._token:
             self.stack.write("notebook", f"{FOLDER}/token", self._token.read_text())
         for service in ("notebook", WORKERS[0]):
-            self._copy(service, "scripts/stopwatch.py")
-        self._copy(WORKERS[0], "scripts/trivial_torchrun.py")
+            self.copy(service, "scripts/stopwatch.py")
+        self.copy(WORKERS[0], "scripts/trivial_torchrun.py")
         # Once, because several measurements of `--quick` may run the script at the same time.
         for file in ("harness.py", "scripts/gateway.py"):
-            self._copy("notebook", file)
+            self.copy("notebook", file)
 
     def clean_up(self) -> None:
         for service in ("notebook", WORKERS[0]):
             self.stack.execute(service, "rm", "-rf", FOLDER, check=False)
 
-    def _copy(self, service: str, file: str) -> None:
+    def copy(self, service: str, file: str) -> None:
+        """Copy a file of this folder to a container."""
         self.stack.write(service, f"{FOLDER}/{Path(file).name}", (BENCH / file).read_text())
