@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 import sys
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -111,7 +110,7 @@ def fits(project: Project) -> bool:
 
 
 def build(project: Project, folder: Path, limit_gb: float, lock: int) -> None:
-    """Install the packages of a lock, in front of the node's own or for another Python, and remove what is too much.
+    """Install the packages of a lock, in front of the node's own, and remove what is too much.
 
     Args:
         project: has the lock.
@@ -120,7 +119,7 @@ def build(project: Project, folder: Path, limit_gb: float, lock: int) -> None:
         lock: file that uv inherits: if this process is killed, nothing else builds before uv ends.
 
     Raises:
-        SystemExit: uv failed, and has printed why; or the project does not fit the nodes' Ray.
+        SystemExit: uv failed, and has printed why.
     """
     import subprocess
 
@@ -131,14 +130,10 @@ def build(project: Project, folder: Path, limit_gb: float, lock: int) -> None:
         )  # fmt: skip
         return bytes(done.stdout or b"") if not done.returncode else sys.exit(done.returncode)
 
-    in_front = fits(project)
     print("Installing what uv.lock has and this node lacks, once for all of its jobs.", file=sys.stderr, flush=True)
-    if in_front:
-        overlay.create(folder)
-    else:
-        run("venv", *(["--python", project.python] if project.python else []), folder)
+    overlay.create(folder)
     options = ["--no-editable", *project.choice, *([] if "--locked" in project.choice else ["--frozen"])]
-    with overlay.known_to_uv(folder) if in_front else nullcontext():
+    with overlay.known_to_uv(folder):
         if os.environ.get("UV_DEFAULT_INDEX"):
             # `uv sync` downloads from the addresses in the lock, which are those of its own index (seen in 0.13.8).
             pins = run("export", "--no-header", "--no-emit-project", *options, output=subprocess.PIPE)
@@ -182,8 +177,9 @@ def main(root: str, limit_gb: str, *arguments: str) -> NoReturn:
     if variables.get("UV_PROJECT_ENVIRONMENT", "").startswith(f"{root}/"):
         # Of an `uv run` that has started this one, perhaps for another project.
         variables = {name: value for name, value in variables.items() if name not in _INSTRUCTIONS}
-    if project := None if _INSTRUCTIONS & variables.keys() else project_of([*arguments]):
-        folder = Path(root) / project.key()
+    project = None if _INSTRUCTIONS & variables.keys() else project_of([*arguments])
+    # Where there is an environment, the project has been found to fit.
+    if project and ((folder := Path(root) / project.key()).is_dir() or fits(project)):
         environments.use(folder, partial(build, project, folder, float(limit_gb)))
         variables |= {"UV_PROJECT_ENVIRONMENT": str(folder), "UV_NO_SYNC": "1"}
         if project.is_package:
