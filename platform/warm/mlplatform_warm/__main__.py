@@ -125,17 +125,24 @@ def _start(template: Template, connection: socket.socket, module_path: ModulePat
     with _refusals(lambda: connection):
         request, files = _request(connection)
         environment: Any = request["environment"]
+        prefix = str(request["prefix"])
         template.check_sources()
-        _check_environment(template.record, template.environment, environment)
+        # Activation puts the programs of an environment in front; the libraries of the template do not look for them.
+        path = environment.get("PATH", "").removeprefix(f"{prefix}/bin:")
+        _check_environment(template.record, template.environment, {**environment, "PATH": path})
         # Before its files in /proc are written, which belong to root until then.
         program.set_dumpable(True)
         os.setsid()
         connection, lifeline, report = program.inherit(request, connection, files, template.record.exported)
         started = Program(list(request["arguments"]), report, template)
-        folders = started.module_path(environment)
-        if found := conditions.shadow(template.known, folders):
+        folders, packages = started.module_path(environment), program.packages_of(prefix)
+        if found := conditions.shadow(template.known, [*folders, *packages]):
             raise Cold(f"{found} comes before a package that is loaded")
-        module_path.apply(folders)
+        if found := next(filter(None, map(conditions.read_at_start, packages)), None):
+            raise Cold(f"{found} is read when Python starts or by imports")
+        module_path.apply(folders, packages)
+        if prefix:
+            program.enter(prefix)
         program.open_standard_streams(started.unbuffered or bool(environment.get("PYTHONUNBUFFERED")))
         # Ray sets the number of its workers with their first task.
         if template.name == DRIVERS or threads.NUMBER in environment:

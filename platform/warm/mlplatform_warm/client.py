@@ -39,6 +39,9 @@ SILENCE_SECONDS = 2.0
 PROGRESS_SECONDS = 60.0
 """Longest time to wait for a template that is importing, which takes as long as the program's own imports would."""
 
+_CLIENT_BYTES = 1000
+"""More than a `python` has that is this client."""
+
 LENGTH = struct.Struct("!I")
 MOST_BYTES = 1 << 26
 MOST_FILES = 200
@@ -57,28 +60,31 @@ class Cold(Exception):  # noqa: N818 - an outcome, not an error
     """The program has to start cold; the text is the reason."""
 
 
-def run(arguments: list[str], environment: dict[str, str], template: str) -> None:
+def run(arguments: list[str], environment: dict[str, str], template: str, prefix: str = "") -> None:
     """Replace this process by `python <arguments>`; it never returns.
 
     Args:
         arguments: as on Python's command line, without the executable.
         environment: of the program.
         template: name of the template to fork; its socket is `<template>.sock`.
+        prefix: folder of the program's virtual environment, if it is in front of the template's.
     """
     tell = template == DRIVERS and TOLD not in environment
     if tell:
         environment = {**environment, TOLD: "1"}
     try:
-        follow = _start_warm(arguments, environment, template, tell=tell)
+        follow = _start_warm(arguments, environment, template, prefix, tell=tell)
     except (Cold, OSError, ValueError) as error:
         note(environment, template, f"{error}" or type(error).__name__, tell=tell)
-        executable = sys.executable
-        os.execve(executable, [executable, *arguments], environment)  # noqa: S606
+        # Python takes the name that it is called by for its place, and so finds its virtual environment.
+        os.execve(sys.executable, [python_of(prefix) or sys.executable, *arguments], environment)  # noqa: S606
     # No error may start the program a second time.
     _end_as(follow())
 
 
-def _start_warm(arguments: list[str], environment: dict[str, str], template: str, *, tell: bool) -> Callable[[], int]:
+def _start_warm(
+    arguments: list[str], environment: dict[str, str], template: str, prefix: str, *, tell: bool
+) -> Callable[[], int]:
     """Start the program after a note of that, and return what waits for its end and returns its wait status."""
     folder = environment.get(SOCKETS)
     if not folder or environment.get(SWITCH) == "0":
@@ -92,7 +98,7 @@ def _start_warm(arguments: list[str], environment: dict[str, str], template: str
     inherited = _inherited_files(internal)
     connection = connect(folder, template, environment)
     _await_fork(connection)
-    request = describe(arguments, environment, inherited)
+    request = {**describe(arguments, environment, inherited), "prefix": prefix}
     send(connection, request, [lifeline, report_end, directory, *inherited])
     pid = _accepted(connection)
     child = os.pidfd_open(pid)
@@ -363,6 +369,24 @@ def job_template(environment: dict[str, str]) -> str:
     return f"{JOB_PREFIX}{environment['RAY_JOB_ID']}-{zlib.crc32(repr(early).encode(errors='surrogateescape')):08x}"
 
 
+def python_of(prefix: str) -> str:
+    """Return the path of an environment's Python; empty without one."""
+    return prefix and f"{prefix}/bin/python"
+
+
+def prefix_of(program: str) -> str:
+    """Return the folder of the virtual environment that has this program, if its Python is this client."""
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(program)))  # noqa: PTH100, PTH120 - as above
+    try:
+        with open(python_of(folder), "rb") as file:  # noqa: PTH123
+            is_client = __name__.encode() in file.read(_CLIENT_BYTES)
+    except OSError:
+        return ""
+    return folder if is_client and os.path.exists(f"{folder}/pyvenv.cfg") else ""  # noqa: PTH110
+
+
 def python() -> None:
-    """Entry point of the `python` that is first on the PATH of jobs."""
-    run(sys.argv[1:], dict(os.environ), DRIVERS)
+    """Entry point of the `python` that is first on the PATH of jobs, and of that of environments."""
+    arguments, environment = sys.argv[1:], dict(os.environ)
+    is_worker = "RAY_JOB_ID" in environment and arguments[:1] and arguments[0].endswith("/default_worker.py")
+    run(arguments, environment, job_template(environment) if is_worker else DRIVERS, prefix_of(sys.argv[0]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,6 +47,28 @@ def shadow(known: frozenset[str], folders: list[str]) -> str | None:
         for name in known.intersection(found):
             if not _is_where(name, found[name]):
                 return found[name]
+    return None
+
+
+_FOLDER_BEHIND = re.compile(r"import site; site\.addsitedir\('(.*)'\)")
+
+_HARMLESS_GROUPS = {"console_scripts", "gui_scripts", "pytest11"}
+"""Groups of entry points that no import reads."""
+
+
+def read_at_start(packages: str) -> str | None:
+    """Return a file in an environment's packages that Python or imports read, and the template has not.
+
+    Args:
+        packages: folder of the environment's own packages, which is in front of the template's.
+    """
+    for path in sorted(Path(packages).glob("*.pth")):
+        for line in filter(None, path.read_text().splitlines()):
+            if not ((behind := _FOLDER_BEHIND.fullmatch(line)) and behind[1] in sys.path):
+                return str(path)
+    for path in sorted(Path(packages).glob("*/entry_points.txt")):
+        if not set(re.findall(r"^\[(.+)\]", path.read_text(), re.MULTILINE)) <= _HARMLESS_GROUPS:
+            return str(path)
     return None
 
 

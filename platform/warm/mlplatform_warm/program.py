@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import fcntl
 import gc
+import importlib
 import io
 import linecache
 import os
@@ -14,8 +15,10 @@ import random
 import resource
 import runpy
 import signal
+import site
 import socket
 import sys
+import sysconfig
 import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,7 +27,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from mlplatform_warm.client import F_SETSIG, Cold, limits, read
+from mlplatform_warm.client import F_SETSIG, Cold, limits, python_of, read
 from mlplatform_warm.template import Template
 
 _PR_SET_DUMPABLE, _PR_SET_PTRACER = 4, 0x59616D61
@@ -246,16 +249,34 @@ class ModulePath:
         extra = {os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(":") if entry}  # noqa: PTH100
         self._startup = [entry for entry in sys.path[1:] if entry not in extra]
 
-    def apply(self, folders: list[str]) -> None:
+    def apply(self, folders: list[str], packages: list[str]) -> None:
         """Make `sys.path` what it would be after a start in these folders and the imports since.
 
         Args:
             folders: of the program; the first is that of the script.
+            packages: folders of packages in front of those of the template.
         """
         first, *extra = folders
         # Ray's import adds one.
         added = [entry for entry in sys.path if entry not in self._initial]
-        sys.path[:] = [*dict.fromkeys(added), first, *dict.fromkeys([*extra, *self._startup])]
+        ours = self._startup.index(site.getsitepackages()[0]) if packages else 0
+        startup = [*self._startup[:ours], *packages, *self._startup[ours:]]
+        sys.path[:] = [*dict.fromkeys(added), first, *dict.fromkeys([*extra, *startup])]
+
+
+def packages_of(prefix: str) -> list[str]:
+    """Return the folders of an environment's own packages, none without an environment."""
+    return [path.replace(sys.prefix, prefix, 1) for path in site.getsitepackages()[:1] if prefix]
+
+
+def enter(prefix: str) -> None:
+    """Make this interpreter that of a virtual environment."""
+    sys.prefix = sys.exec_prefix = prefix
+    sys.executable = python_of(prefix)
+    site.PREFIXES[:] = [prefix]
+    importlib.reload(sysconfig)  # computes its paths from the prefix once, before Python 3.13
+    if spawn := sys.modules.get("multiprocessing.spawn"):
+        spawn.set_executable(sys.executable)
 
 
 def draw_new_seeds(unseeded: Iterable[random.Random]) -> None:

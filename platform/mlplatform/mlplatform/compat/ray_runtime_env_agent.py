@@ -37,6 +37,7 @@ if __name__ == "__main__":
 from mlplatform import overlay
 from mlplatform.compat import ray_setup_worker
 from mlplatform.compat.patches import around
+from mlplatform_warm.ray import node
 
 REASON_LINES = 15
 """Last lines of a Python's output that are shown if it does not start."""
@@ -68,6 +69,9 @@ def overlay_packages() -> None:
     from ray._private.runtime_env.pip import PipProcessor
     from ray._private.runtime_env.uv import UvProcessor
 
+    def bin_of(path: str) -> Path:
+        return Path(virtualenv_utils.get_virtualenv_path(path), "bin")
+
     @around(virtualenv_utils, "create_or_get_virtualenv")
     async def create(_copy: Any, path: str, _folder: str, _logger: Any) -> None:
         environment = virtualenv_utils.get_virtualenv_path(path)
@@ -79,6 +83,7 @@ def overlay_packages() -> None:
     async def install_with_pip(install: Any, self: Any, *arguments: Any) -> None:
         self._pip_config = {"pip_install_options": ["--disable-pip-version-check"], **self._pip_config}
         await install(self, *arguments)
+        node.write_python(bin_of(arguments[0]))
 
     @around(UvProcessor, "_install_uv_packages")
     async def install_with_uv(install: Any, self: Any, path: str, *arguments: Any) -> None:
@@ -87,6 +92,7 @@ def overlay_packages() -> None:
             self._uv_config = {**self._uv_config, "uv_pip_install_options": []}
         with overlay.known_to_uv(Path(virtualenv_utils.get_virtualenv_path(path))):
             await install(self, path, *arguments)
+        node.write_python(bin_of(path))
 
     dependency_utils.check_ray = check_ray
 

@@ -123,6 +123,8 @@ def build(project: Project, folder: Path, limit_gb: float, lock: int) -> None:
     """
     import subprocess
 
+    from mlplatform_warm.ray import node
+
     def run(*command: str | Path, pins: bytes | None = None, output: int | None = None) -> bytes:
         done = subprocess.run(
             [UV, *command], input=pins, stdout=output, cwd=project.folder, pass_fds=[lock], check=False,
@@ -142,6 +144,7 @@ def build(project: Project, folder: Path, limit_gb: float, lock: int) -> None:
             run("sync", "--inexact", "--no-install-project", *options)
     if project.is_package:
         _register(project.folder, folder)
+    node.write_python(folder / "bin")
     environments.evict(folder.parent, limit_gb)
 
 

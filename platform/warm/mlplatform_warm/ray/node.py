@@ -46,7 +46,7 @@ def start_templates(folder: Path, wait_seconds: float = 0, *, head: bool = False
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "bin").mkdir(parents=True, mode=0o700)
     folder.chmod(0o700)
-    _write_python(folder / "bin")
+    write_python(folder / "bin")
     os.environ[client.SOCKETS] = str(folder)
     os.environ[notes.REASON] = str(folder / "starts.jsonl")
     os.environ["PATH"] = f"{folder / 'bin'}:{os.environ.get('PATH', '')}"
@@ -73,9 +73,14 @@ def _shebang(python: str) -> str:
 ' '''"""
 
 
-def _write_python(folder: Path) -> None:
-    """Write the `python` that jobs find first: a client of the template."""
+def write_python(folder: Path) -> None:
+    """Write the `python` that jobs find first: a client of the templates.
+
+    Args:
+        folder: of programs; that of a virtual environment, whose Python it replaces, adds to the template's packages.
+    """
     content = _PYTHON.format(shebang=_shebang(sys.executable), root=str(Path(client.__file__).parents[1]))
     for name in ("python", "python3", f"python{sys.version_info.major}.{sys.version_info.minor}"):
+        (folder / name).unlink(missing_ok=True)
         (folder / name).write_text(content)
-        (folder / name).chmod(0o700)
+        (folder / name).chmod(0o755)

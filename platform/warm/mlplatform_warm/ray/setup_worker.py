@@ -23,6 +23,9 @@ from mlplatform_warm import client, notes
 CONTEXT = "--serialized-runtime-env-context="
 LANGUAGE = "--language="
 
+_OF_SUPERVISOR = "RAY_worker_niceness"
+"""Variable that Ray gives to the supervisors of jobs only (`JobManager._get_supervisor_runtime_env`)."""
+
 FIELDS = {"command_prefix", "env_vars", "py_executable", "override_worker_entrypoint", "java_jars"}
 """Keys of a serialized `ray._private.runtime_env.context.RuntimeEnvContext`."""
 
@@ -45,10 +48,14 @@ def main(arguments: list[str], provide: Callable[[MutableMapping[str, str]], Non
         provide(os.environ)
     executable = context.get("py_executable") or sys.executable
     prefix = _enter(context.get("command_prefix") or [])
-    if executable == sys.executable and not prefix:
+    environment = client.prefix_of(executable)
+    if (executable == sys.executable or environment) and not prefix:
+        if _OF_SUPERVISOR in (context.get("env_vars") or {}):
+            # It runs Ray's code, and starts the job's own with its variables.
+            environment = ""
         if client.SOCKETS in os.environ and "RAY_JOB_ID" in os.environ and rest[0].endswith(".py"):
-            client.run(rest, dict(os.environ), client.job_template(dict(os.environ)))
-        os.execv(executable, [executable, *rest])  # noqa: S606
+            client.run(rest, dict(os.environ), client.job_template(dict(os.environ)), environment)
+        os.execv(sys.executable, [client.python_of(environment) or sys.executable, *rest])  # noqa: S606
     if "RAY_JOB_ID" in os.environ:
         notes.note(dict(os.environ), "worker", "its runtime environment has a Python or a shell command of its own")
     # Both may be shell code, such as `source activate` or `uv run python`; the default is a path, perhaps with spaces.
@@ -58,17 +65,25 @@ def main(arguments: list[str], provide: Callable[[MutableMapping[str, str]], Non
 
 
 def _enter(prefix: list[str]) -> list[str]:
-    """Change to the job's folder, if that is all that the shell is for, as it does; return the rest of the prefix."""
+    """Do as the shell would: change to the job's folder and activate its environment; return the rest of the prefix."""
     if not _is_here(os.environ.get("PWD", "")):
         os.environ["PWD"] = os.getcwd()  # noqa: PTH109 - pathlib takes 5 ms to import
-    if len(prefix) != 3 or (prefix[0], prefix[2]) != ("cd", "&&") or shlex.quote(prefix[1]) != prefix[1]:
-        return prefix
-    try:
-        os.chdir(prefix[1])
-    except OSError:
-        return prefix
-    os.environ.update(OLDPWD=os.environ["PWD"], PWD=prefix[1])
-    return []
+    while "&&" in prefix:
+        end = prefix.index("&&")
+        match prefix[:end]:
+            case ["cd", folder] if shlex.quote(folder) == folder:
+                try:
+                    os.chdir(folder)
+                except OSError:
+                    break
+                os.environ.update(OLDPWD=os.environ["PWD"], PWD=folder)
+            case ["source", script, "1>&2"] if environment := client.prefix_of(script):
+                os.environ.update(VIRTUAL_ENV=environment, PATH=f"{environment}/bin:{os.environ.get('PATH', '')}")
+                os.environ.pop("PYTHONHOME", None)
+            case _:
+                break
+        prefix = prefix[end + 1 :]
+    return prefix
 
 
 def _is_here(folder: str) -> bool:
