@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from embedded import instance_of, succeeded
+from package_index import served, wheel
 from waiting import wait_for
 
+from mlplatform import contract
 from mlplatform.client.jobs import Jobs
 from mlplatform.local.platform import LocalPlatform
 from mlplatform.settings.job import Settings
@@ -34,7 +39,8 @@ class WarmPlatform:
 
     def starts(self, pattern: str) -> list[str | None]:
         """Return, for each start from a template whose name begins so, the reason for cold; None for warm."""
-        lines = [json.loads(line) for line in (self.folder / "starts.jsonl").read_text().splitlines()]
+        log = self.folder / "starts.jsonl"
+        lines = [json.loads(line) for line in (log.read_text() if log.exists() else "").splitlines()]
         return [line["cold"] for line in lines if line["template"].startswith(pattern)]
 
     def templates(self) -> set[str]:
@@ -55,6 +61,13 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPlatform]:
         yield WarmPlatform(settings, folder)
     finally:
         platform.down()
+
+
+OWN_TASK = """
+import added, ray, sys
+print("driver in", sys.prefix)
+print("task in", ray.get(ray.remote(lambda: __import__("added") and __import__("sys").prefix).remote()))
+"""
 
 
 def run_task(warm: WarmPlatform, folder: Path) -> str:
@@ -85,3 +98,27 @@ def test_stopped_job_leaves_no_process(warm: WarmPlatform, tmp_path: Path) -> No
         jobs.stop(job_id)
         wait_for(lambda: jobs.get(job_id).status == "STOPPED", "the job to stop")
     wait_for(lambda: not Path(f"/proc/{line.split()[1]}").exists(), "its driver to end", 10)
+
+
+@pytest.mark.parametrize("kind", ["list", "lock"])
+def test_job_with_added_packages_starts_warm(kind: str, warm: WarmPlatform, tmp_path: Path) -> None:
+    index, folder = tmp_path / "index", tmp_path / "job"
+    folder.mkdir()
+    (folder / "task.py").write_text(OWN_TASK)
+    wheel(index, "added", "1.0", files={"added.py": ""})
+    wheel(index, "ray", version("ray"))
+    with served(index) as address, Jobs(warm.settings) as jobs:
+        command, listed = ["python", "task.py"], [f"--index-url={address}", "added"]
+        if kind == "lock":
+            command, listed = ["uv", "run", "task.py"], []
+            needs = f'["added", "ray=={version("ray")}"]'
+            declared = f'[project]\nname = "own"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = {needs}\n'
+            (folder / "pyproject.toml").write_text(declared)
+            uv = Path(sys.executable).with_name("uv")
+            subprocess.run([uv, "lock", "--default-index", address], cwd=folder, check=True)
+        before = len(warm.starts("job-"))
+        log = succeeded(jobs, jobs.submit(command, folder, pip=listed), 180)
+    driver, task = (re.findall(rf"^{who} in (.+)$", log, re.MULTILINE)[0] for who in ("driver", "task"))
+    assert driver == task != sys.prefix
+    assert contract.STARTED_WARM in log, (warm.folder / "starts.jsonl").read_text()
+    assert set(warm.starts("job-")[before:]) == {None}

@@ -127,9 +127,7 @@ def _start(template: Template, connection: socket.socket, module_path: ModulePat
         environment: Any = request["environment"]
         prefix = str(request["prefix"])
         template.check_sources()
-        # Activation puts the programs of an environment in front; the libraries of the template do not look for them.
-        path = environment.get("PATH", "").removeprefix(f"{prefix}/bin:")
-        _check_environment(template.record, template.environment, {**environment, "PATH": path})
+        _check_environment(template.record, template.environment, environment)
         # Before its files in /proc are written, which belong to root until then.
         program.set_dumpable(True)
         os.setsid()

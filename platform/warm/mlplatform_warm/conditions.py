@@ -20,12 +20,20 @@ def difference(record: Record, ours: Mapping[str, str], theirs: Mapping[str, str
         ours: the environment under which the template imported.
         theirs: the environment of the program.
     """
+    ours, theirs = _without_activation(ours), _without_activation(theirs)
     for name in sorted(ours.keys() | theirs.keys()):
         if name in AFTER_FORK or theirs.get(name) in (ours.get(name), record.exported.get(name, ours.get(name))):
             continue
         if name in record.variables or is_read_early(name):
             return name
     return None
+
+
+def _without_activation(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return variables without those of an active virtual environment: imports look for none of its programs."""
+    folder = environment.get("VIRTUAL_ENV", "")
+    path = environment.get("PATH", "").removeprefix(f"{folder}/bin:")
+    return {**environment, "PATH": path, "VIRTUAL_ENV": ""}
 
 
 def known(record: Record) -> frozenset[str]:
