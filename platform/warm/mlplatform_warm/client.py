@@ -98,7 +98,7 @@ def _start_warm(
     inherited = _inherited_files(internal)
     connection = connect(folder, template, environment)
     _await_fork(connection)
-    request = {**describe(arguments, environment, inherited), "prefix": prefix}
+    request = {**describe(arguments, environment, inherited), "prefix": prefix, "client": os.getpid()}
     send(connection, request, [lifeline, report_end, directory, *inherited])
     pid = _accepted(connection)
     child = os.pidfd_open(pid)

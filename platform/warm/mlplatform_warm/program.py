@@ -34,6 +34,9 @@ _PR_SET_DUMPABLE, _PR_SET_PTRACER = 4, 0x59616D61
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
+client_pid = 0
+"""The process that was executed for this one, whose ancestors a cold start would have; 0 in a template."""
+
 
 def set_dumpable(on: bool) -> None:
     """Allow or forbid other processes of this user to trace this one, and to read its memory."""
@@ -178,7 +181,7 @@ def inherit(
     """Take over everything that an executed program would have inherited from its client.
 
     Args:
-        request: `client.describe` of the client.
+        request: `client.describe` of the client, with its process ID.
         connection: to the client.
         files: lifeline, report, current folder, and the files whose numbers `request["files"]` lists.
         exported: variables that the template's imports have set.
@@ -189,6 +192,8 @@ def inherit(
     Raises:
         Cold: something cannot be taken over.
     """
+    global client_pid  # noqa: PLW0603 - one program per process
+    client_pid = request["client"]
     lifeline, report, folder, *passed = files
     os.fchdir(folder)
     os.close(folder)

@@ -8,6 +8,9 @@ at import. While this module is loaded, the IDs of actor classes come from the o
 Threads: Ray sets OMP_NUM_THREADS when a worker gets its first task, before that imports anything. A forked worker has
 loaded the libraries that read it, so their thread pools are resized then, unless they have this size already.
 
+`uv run`: Ray looks for it among the ancestors of a driver, whose workers then start by the same command. Those of a
+forked process are those of its client.
+
 RAY_LOG_TO_DRIVER, which Ray reads at import, is read when it is asked for: jobs may set it, and the template has not.
 
 Exit: before a driver disconnects, Ray's exit handler sleeps 0.5 s for messages that still arrive. A driver that ends
@@ -19,11 +22,14 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from types import SimpleNamespace
 
+import psutil
 import ray.actor
 from ray._private import ray_constants, utils, worker
+from ray._private.runtime_env import uv_runtime_env_hook
 
-from mlplatform_warm import threads
+from mlplatform_warm import program, threads
 
 
 class RandomActorClassID(ray.actor.ActorClassID):  # type: ignore[misc]
@@ -74,6 +80,14 @@ class _Constants(type(ray_constants)):  # type: ignore[misc]
 
 del ray_constants.RAY_LOG_TO_DRIVER
 ray_constants.__class__ = _Constants
+
+
+class _Client(psutil.Process):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__(program.client_pid or None)
+
+
+uv_runtime_env_hook.psutil = SimpleNamespace(**{**vars(psutil), "Process": _Client})
 
 
 def _disconnect() -> None:
