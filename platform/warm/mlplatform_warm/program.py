@@ -192,7 +192,7 @@ def inherit(
     Raises:
         Cold: something cannot be taken over.
     """
-    global client_pid  # noqa: PLW0603 - one program per process
+    global client_pid
     client_pid = request["client"]
     lifeline, report, folder, *passed = files
     os.fchdir(folder)
