@@ -1,5 +1,6 @@
 """`mlplatform mcp`, as a client of the protocol starts and calls it."""
 
+import asyncio
 import json
 import os
 import sys
@@ -12,18 +13,23 @@ import httpx
 import pytest
 from command_line import Serve
 from mcp import Client, StdioServerParameters, stdio_client
-from peopled import as_person, populate, submit
+from peopled import as_person, invite, log_in, populate, submit
 from started_gateway import StartedGateway
 
 READING = {"status", "why", "logs", "metrics", "queue", "usage"}
 
 
 @pytest.fixture
-def gateway(tmp_path: Path, closed_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
-    """A gateway with the job `mine`, which runs, and a file `ray_token` with the shared token."""
+def started(tmp_path: Path, closed_port: int, monkeypatch: pytest.MonkeyPatch) -> StartedGateway:
+    """A gateway's files, of which `ray_token` has the shared token, with the job `mine`, which runs."""
     monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path / "storage"))
     started = StartedGateway(tmp_path, f"http://127.0.0.1:{closed_port}")
     started.add()
+    return started
+
+
+@pytest.fixture
+def gateway(started: StartedGateway) -> Iterator[httpx.Client]:
     with started.running() as client:
         yield client
 
@@ -94,6 +100,32 @@ async def test_tools_have_the_rights_of_the_token(gateway: httpx.Client, tmp_pat
         refused = await refusal(client, "logs", job_id="hers")
     assert refused.startswith("Error executing tool logs: ")
     assert "hers" in refused
+
+
+async def test_search_of_agent_ends_at_hours_of_its_token(
+    started: StartedGateway, gateway: httpx.Client, tmp_path: Path
+) -> None:
+    populate(gateway)
+    (tmp_path / "token").write_text(log_in(gateway, invite(gateway, "alice", gpu_hours=3)))
+    script = tmp_path / "search" / "train.py"
+    script.parent.mkdir()
+    script.touch()
+    trial = {"path": str(script), "options": {"gpus": 2, "wait_for_capacity": True}}
+
+    def train(job_id: str) -> None:
+        started.attempt("alice", job_id)
+        started.age(job_id, hours=0.75)
+        started.end(job_id=job_id)
+
+    async with connected(gateway.base_url, tmp_path / "token") as agent:
+        for rate in ("0.1", "0.01"):
+            job = await call(agent, "submit", arguments=["--lr", rate], **trial)
+            await asyncio.to_thread(train, job["submission_id"])
+            assert (await call(agent, "status", job_id=job["submission_id"]))["status"] == "SUCCEEDED"
+        refused = await refusal(agent, "submit", arguments=["--lr", "0.001"], **trial)
+        assert "have used 3.0 of its 3 GPU hours, so it submits no more" in refused
+        used = (await call(agent, "usage", since="1d"))["entries"]
+    assert {entry["person"]: round(entry["gpu_seconds"] / 3600) for entry in used}["alice"] == 3
 
 
 async def test_logs_and_metrics_are_bounded(serve: Serve) -> None:

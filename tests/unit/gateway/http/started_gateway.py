@@ -4,11 +4,14 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 from ray_head import AUTHORIZED, BOUND_S, CLUSTER_TOKEN, NO_TLS, TOKEN, served
+from sqlalchemy import update
+from sqlalchemy.orm import Session
 from stored import database_in
 
 from mlplatform.secrets.credentials import write_mlflow_account
@@ -18,6 +21,7 @@ from mlplatform_gateway.jobs.states import Outcome, Verdict
 from mlplatform_gateway.jobs.store import JobStore
 from mlplatform_gateway.jobs.submission import Submission
 from mlplatform_gateway.settings import GatewaySettings
+from mlplatform_gateway.usage.schema import UsageRow
 
 PROMETHEUS_PASSWORD = "metrics" * 5
 SHIPPER_TOKEN = "shipper" * 5
@@ -128,6 +132,13 @@ class StartedGateway:
             return await AttemptTokens(self.store.engine, "").issue(person, job_id, attempt.number)
 
         return asyncio.run(begun())
+
+    def age(self, job_id: str, **span: float) -> None:
+        """Let the attempts of a job begin earlier."""
+        earlier = timedelta(**span) // timedelta(milliseconds=1)
+        with Session(self.store.engine) as session, session.begin():
+            its = update(UsageRow).where(UsageRow.job_id == job_id)
+            session.execute(its.values(began=UsageRow.began - earlier))
 
     def end(self, outcome: Outcome = Outcome.SUCCEEDED, job_id: str = "mine", number: int = 1) -> None:
         """End an attempt."""

@@ -2,25 +2,13 @@
 
 import asyncio
 from collections.abc import Iterator
-from datetime import timedelta
 
 import httpx
 import pytest
 from peopled import as_person, invite, log_in, submit
-from sqlalchemy import update
-from sqlalchemy.orm import Session
 from started_gateway import StartedGateway
 
 from mlplatform_gateway.jobs.states import Outcome
-from mlplatform_gateway.usage.schema import UsageRow
-
-
-def age(started: StartedGateway, job_id: str, **span: float) -> None:
-    """Let the attempts of a job begin earlier."""
-    earlier = timedelta(**span) // timedelta(milliseconds=1)
-    its = update(UsageRow).where(UsageRow.job_id == job_id)
-    with Session(started.store.engine) as session, session.begin():
-        session.execute(its.values(began=UsageRow.began - earlier))
 
 
 @pytest.fixture
@@ -35,9 +23,9 @@ def test_running_job_uses_the_hours_of_its_token(
     started: StartedGateway, people: dict[str, httpx.Client], program: httpx.Client
 ) -> None:
     attempt = started.attempt("alice", "first")
-    age(started, "first", hours=1)
+    started.age("first", hours=1)
     assert submit(program, "second").status_code == 200
-    age(started, "first", minutes=30)
+    started.age("first", minutes=30)
     token_id = program.headers["authorization"].split("_")[1]
     refused = submit(program, "third")
     assert (refused.status_code, refused.text) == (
@@ -54,7 +42,7 @@ def test_child_counts_for_the_token_of_its_parent(started: StartedGateway, progr
     with as_person(program, started.attempt("alice", "first")) as inner:
         assert submit(inner, "child").status_code == 200
     started.attempt("alice", "child")
-    age(started, "child", hours=2)
+    started.age("child", hours=2)
     assert submit(program, "second").status_code == 403
 
 
@@ -62,7 +50,7 @@ def test_resumed_job_counts_for_the_token_that_resumes_it(
     started: StartedGateway, people: dict[str, httpx.Client], program: httpx.Client
 ) -> None:
     started.attempt("alice", "first")
-    age(started, "first", hours=2)
+    started.age("first", hours=2)
     started.end(Outcome.FAILED, "first")
     submit(people["alice"], "by-hand")
     started.attempt("alice", "by-hand")
@@ -77,11 +65,11 @@ def test_lost_attempts_and_other_tokens_use_nothing(
     started: StartedGateway, people: dict[str, httpx.Client], program: httpx.Client
 ) -> None:
     started.attempt("alice", "first")
-    age(started, "first", hours=9)
+    started.age("first", hours=9)
     started.end(Outcome.LOST, "first")
     submit(people["alice"], "by-hand")
     started.attempt("alice", "by-hand")
-    age(started, "by-hand", hours=9)
+    started.age("by-hand", hours=9)
     assert submit(program, "second").status_code == 200
 
 

@@ -5,19 +5,27 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from mlplatform.capacity.resources import Node
+from mlplatform.storage.objects import open_store
 from mlplatform_gateway.audit.store import PLATFORM
+from mlplatform_gateway.jobs.attempt_tokens import AttemptTokens
 from mlplatform_gateway.jobs.loop import Reconciler
 from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.jobs.services import Services
+from mlplatform_gateway.jobs.starting import Limits
 from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.jobs.store import JobStore
 from mlplatform_gateway.jobs.submission import Submission
 from mlplatform_gateway.logs.store import JobLogs
+from mlplatform_gateway.monitoring.outages import Outages
+from mlplatform_gateway.packages.store import Packages
 from mlplatform_gateway.people.store import People
+from mlplatform_gateway.queue.planner.queue import Rules
 from mlplatform_gateway.ray.head import ClusterSnapshot
+from mlplatform_gateway.ray.utilisation import UtilisationSource
 
 BOUND_S = 60
 ADDRESS = "http://gateway:8265"
@@ -151,6 +159,26 @@ class Gateway:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def parts(folder: Path, rules: Rules, use: Any = None) -> Gateway:
+    """Build a gateway whose control loop does not run, for the database of a folder.
+
+    Args:
+        folder: has the database, and gets the files.
+        rules: durations of the queue.
+        use: source of what the nodes measure; None for that of the head.
+    """
+    (folder / "files").mkdir(exist_ok=True)
+    head = StandInHead()
+    store = JobStore(f"sqlite:///{folder}/gateway.db")
+    logs = JobLogs(open_store(str(folder / "files"), "FILES"), store.job_of)
+    packages = Packages(str(folder / "files"), 1000, folder)
+    made_up: Any = head
+    tokens = AttemptTokens(store.engine, ADDRESS)
+    services = Services(store, made_up, logs, packages, Outages({}))
+    reconciler = Reconciler(services, use or UtilisationSource(made_up), tokens, Limits(4, 1200.0, rules))
+    return Gateway(head, services, reconciler)
 
 
 async def add(gateway: Gateway, job_id: str, cpus: float, team: str | None = None, person: str | None = None) -> None:
