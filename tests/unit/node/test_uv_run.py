@@ -19,6 +19,7 @@ from package_index import served, wheel
 from waiting import wait_for
 
 import mlplatform
+import mlplatform_warm
 from mlplatform.node import environments, uv_run
 
 UV = next(file for folder in (Path(sys.prefix), *Path(sys.prefix).parents) if (file := folder / "bin/uv").is_file())
@@ -87,7 +88,7 @@ def image(tmp_path_factory: pytest.TempPathFactory, address: str) -> Path:
     install = [UV, "pip", "install", "--quiet", "--python", folder, "base==2.0", "ray==2.60.0", private]
     subprocess.run(install, env={**os.environ, "UV_DEFAULT_INDEX": address}, check=True)
     (packages,) = folder.glob("lib/*/site-packages")
-    ours = [Path(str(module.__file__)).parents[1] for module in (mlplatform, packaging)]
+    ours = [Path(str(module.__file__)).parents[1] for module in (mlplatform, mlplatform_warm, packaging)]
     (packages / "ours.pth").write_text("".join(f"{path}\n" for path in ours))
     (packages / "hook.pth").write_text("import os; os.environ['HOOK'] = 'ran'\n")
     (folder / "bin/launch").write_text(f"#!{folder}/bin/python\nimport plain, sys\nprint(sys.prefix)\n")
