@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,9 @@ UV = next(file for folder in (Path(sys.prefix), *Path(sys.prefix).parents) if (f
 """Of the environment that has made the light one, or of this one."""
 
 PYTHON = uv_run._PYTHON
+
+_BIG = 8_000_000
+"""Bytes of a package beside which an environment without packages is small."""
 
 TRAIN = """\
 import importlib.metadata, json, os, sys
@@ -405,3 +409,16 @@ def test_uv_installs_list_as_it_would_in_image(node: Node, tmp_path: Path, wante
     if plan.returncode:
         assert "No solution found" in done.stderr
         assert done.stderr.splitlines()[1:] == plan.stderr.splitlines()[1:]
+
+
+def test_twenty_locks_take_little_more_disk_than_their_packages(tmp_path: Path, image: Path) -> None:
+    names = [f"big{number}" for number in range(15)]
+    for name in names:
+        wheel(tmp_path / "index", name, "1.0", files={f"{name}.py": f"# {secrets.token_hex(_BIG // 2)}\n"})
+    with served(tmp_path / "index") as address:
+        node = Node(tmp_path, image, address)
+        for number in range(20):
+            node.project(*(names[(number + more) % len(names)] for more in range(5 + number % 8)))
+            node.trained()
+    assert len(node.environments()) == 20
+    assert environments._size(node.root) <= 1.3 * len(names) * _BIG
