@@ -21,7 +21,7 @@ def run(store: JobStore, job_id: str, verdict: Verdict = SUCCEEDED) -> None:
 
 
 def after(store: JobStore, job_id: str, *others: str) -> JobRow:
-    add(store, job_id, after=",".join(others))
+    add(store, job_id, **{"mlplatform.after": ",".join(others)})
     return do(store.get(job_id))
 
 
@@ -68,7 +68,7 @@ def test_failure_cancels_all_jobs_after_it(verdict: Verdict, became: str, store:
 def test_long_chain_is_cancelled(store: JobStore) -> None:
     add(store, "job-0")
     for number in range(1, 150):
-        add(store, f"job-{number}", after=f"job-{number - 1}")
+        add(store, f"job-{number}", **{"mlplatform.after": f"job-{number - 1}"})
     do(store.request_stop("job-0"))
     assert state(store, "job-149")[0] == State.STOPPED
     assert do(store.open_jobs()) == []
@@ -166,7 +166,7 @@ def test_held_jobs_are_listed_apart(store: JobStore) -> None:
 
 async def test_planner_considers_job_only_after_the_other(gateway: Gateway) -> None:
     await gateway.started(entrypoint_num_cpus=4.0)
-    await gateway.submit(submission_id="next", metadata={"after": "mine"}, entrypoint_num_cpus=4.0)
+    await gateway.submit(submission_id="next", metadata={"mlplatform.after": "mine"}, entrypoint_num_cpus=4.0)
     await gateway.submit(submission_id="other", entrypoint_num_cpus=4.0)
     await gateway.until_job(lambda job: "waits" in job.message, "other")
     view = gateway.reconciler.starter.view
@@ -179,7 +179,7 @@ async def test_planner_considers_job_only_after_the_other(gateway: Gateway) -> N
 
 async def test_log_of_cancelled_job_ends(gateway: Gateway) -> None:
     await gateway.started()
-    await gateway.submit(submission_id="next", metadata={"after": "mine"})
+    await gateway.submit(submission_id="next", metadata={"mlplatform.after": "mine"})
     await gateway.logs.note("next", "It is held.")
     await gateway.until_job(lambda _: "next" in gateway.reconciler._open, "next")
     await gateway.end("FAILED", message="It broke.", driver_exit_code=1)

@@ -22,7 +22,7 @@ from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.monitoring.disks import Disks
 from mlplatform_gateway.people.store import People
 
-HOURLY = {"schedule": "0 * * * *", "timezone": "Europe/Berlin"}
+HOURLY = {"mlplatform.schedule": "0 * * * *", "mlplatform.timezone": "Europe/Berlin"}
 
 
 def started(gateway: Gateway) -> Schedules:
