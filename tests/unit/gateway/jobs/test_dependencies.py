@@ -81,14 +81,18 @@ def test_stop_of_waiting_job_cancels_those_after_it(store: JobStore) -> None:
     assert state(store, "b")[0] == State.STOPPED
 
 
-def test_deleted_job_cancels_those_after_it(store: JobStore) -> None:
+def test_deleted_job_has_still_succeeded(store: JobStore) -> None:
     for job_id in ("a", "other"):
         add(store, job_id)
     after(store, "b", "a", "other")
     run(store, "a")
     do(store.delete("a"))
-    message = "Job was cancelled, because job a, after which it would start, was deleted."
-    assert state(store, "b") == (State.STOPPED, message)
+    add(store, "a")
+    assert state(store, "b") == (State.HELD, "The job starts after other.")
+    do(store.request_stop("b"))
+    assert do(Resumption(store.engine).resume("b", "It was resumed.")).state == State.HELD
+    run(store, "other")
+    assert state(store, "b")[0] == State.WAITING, "the new job of this id is another"
 
 
 def test_held_job_is_stopped(store: JobStore) -> None:
