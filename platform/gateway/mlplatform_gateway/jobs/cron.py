@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from zoneinfo import ZoneInfo
@@ -36,7 +37,7 @@ def next_after(expression: str, zone: str, moment: datetime) -> datetime:
             raise ValueError("it needs minute, hour, day of the month, month and day of the week")
         clock, former = (at.astimezone(local).replace(tzinfo=None) for at in (moment, moment - _FORMER))
         # After the clock has skipped an hour, times of that hour are still to come.
-        clocks = croniter(expression, min(clock, former + _FORMER)).all_next(datetime)
+        clocks: Iterator[datetime] = croniter(expression, min(clock, former + _FORMER)).all_next(datetime)
         times = (at.replace(tzinfo=local).astimezone(UTC) for at in clocks)
         found = next(at for at in times if at > moment)
         # Where less than an hour is skipped, as on Lord Howe, times after it may precede those of it.

@@ -57,11 +57,7 @@ def test_rays_client_names_jobs_in_metadata(started: StartedGateway, client: htt
         ({"mlplatform.after": "done"}, 409, "Job done is STOPPED, so no job starts after it; name one that succeeds."),
         ({"mlplatform.after": "no!"}, 400, "mlplatform.after.0='no!' is not valid"),
         ({"mlplatform.after": ","}, 400, "mlplatform.after=[] is not valid"),
-        (
-            {"mlplatform.after": "mine", **NIGHTLY},
-            400,
-            "The body is not valid: schedule='0 3 * * *' cannot have",
-        ),
+        ({"mlplatform.after": "mine", **NIGHTLY}, 400, "The body is not valid: schedule='0 3 * * *' cannot have"),
     ],
 )
 def test_impossible_wish_is_rejected(
