@@ -36,7 +36,15 @@ from mlplatform_gateway.jobs.services import Services
 from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.jobs.store import JobStore
 from mlplatform_gateway.jobs.submission import Submission
-from mlplatform_gateway.jobs.views import assign, check_team, check_values, details_for, listed_for, of_ray_for
+from mlplatform_gateway.jobs.views import (
+    assign,
+    check_team,
+    check_values,
+    details_for,
+    listed_for,
+    name_user,
+    of_ray_for,
+)
 from mlplatform_gateway.packages.store import Packages, package_names
 from mlplatform_gateway.people.rights import Verb, allows, relation
 from mlplatform_gateway.people.store import People
@@ -102,7 +110,9 @@ def routes(services: Services, reconciler: Reconciler, admission: Admission, pro
         check_values(principal_of(request.scope), job)
         await _check_packages(services.packages, job)
         command = with_arguments(job.entrypoint, sent.arguments)
-        return await enter(request, repetition(job, entrypoint=command, person=None, team=None))
+        repeated = repetition(job, entrypoint=command, person=None, team=None)
+        name_user(repeated, sent.user)
+        return await enter(request, repeated)
 
     @router.get("/api/jobs/", response_model=list[api.Job])
     async def list_jobs(request: Request, principal: User) -> Response:

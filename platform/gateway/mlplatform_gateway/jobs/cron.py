@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from zoneinfo import ZoneInfo
 
 from croniter import croniter
@@ -15,6 +17,9 @@ _FIELD = re.compile(r"([\d*/,#-]|[A-Za-z]{3})+", re.ASCII)
 
 _FORMER = timedelta(hours=3)
 """Time after which a clock no longer differs from its zone's, because it was changed by less than this."""
+
+_SKIPPED = timedelta(hours=1)
+"""Longest time that a clock skips."""
 
 
 def next_after(expression: str, zone: str, moment: datetime) -> datetime:
@@ -32,9 +37,11 @@ def next_after(expression: str, zone: str, moment: datetime) -> datetime:
             raise ValueError("it needs minute, hour, day of the month, month and day of the week")
         clock, former = (at.astimezone(local).replace(tzinfo=None) for at in (moment, moment - _FORMER))
         # After the clock has skipped an hour, times of that hour are still to come.
-        times, found = croniter(expression, min(clock, former + _FORMER)), moment
-        while found <= moment:
-            found = times.get_next(datetime).replace(tzinfo=local).astimezone(UTC)
+        clocks: Iterator[datetime] = croniter(expression, min(clock, former + _FORMER)).all_next(datetime)
+        times = (at.replace(tzinfo=local).astimezone(UTC) for at in clocks)
+        found = next(at for at in times if at > moment)
+        # Where less than an hour is skipped, as on Lord Howe, times after it may precede those of it.
+        found = min([found, *(at for at in takewhile(lambda at: at < found + _SKIPPED, times) if at > moment)])
     except (ValueError, LookupError, TypeError, OSError) as error:
         raise JobError(
             f"Invalid schedule {expression[:100]!r} in time zone {zone[:100]!r} ({error}); write them as in "

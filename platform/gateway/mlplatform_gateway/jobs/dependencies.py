@@ -17,6 +17,9 @@ from mlplatform_gateway.jobs.states import State, Transition
 from mlplatform_gateway.notify.store import Event, announce
 from mlplatform_gateway.usage.schema import UsageRow
 
+_LOCK = 4251
+"""Number of the lock of `lock_ends`, the only advisory one in the gateway's database."""
+
 
 def hold(session: Session, job: JobRow) -> None:
     """Hold a job that has never run until the jobs that it names have succeeded, unless they have.
@@ -25,9 +28,9 @@ def hold(session: Session, job: JobRow) -> None:
         NoSuchJobError: one of them does not exist.
         DependencyError: one of them has ended otherwise, or is a schedule, which never ends.
     """
-    # Everybody sees every job. Locked: a job that ends at this moment does so before, or else releases this one.
-    named = select(JobRow).where(JobRow.id.in_(job.after), JobRow.deleted.is_(None)).order_by(JobRow.sequence)
-    found = {other.id: State(other.state) for other in session.scalars(named.with_for_update())}
+    # Everybody sees every job. Of deleted ones, only a job that was held before has the id.
+    named = select(JobRow.id, JobRow.state).where(JobRow.id.in_(job.after)).order_by(JobRow.sequence)
+    found = {name: State(state) for name, state in session.execute(named)}
     for name in job.after:
         if name not in found:
             raise NoSuchJobError(f"Job {name} does not exist, so no job can start after it.")
@@ -40,7 +43,7 @@ def end_job(session: Session, job: JobRow, transition: Transition) -> None:
     """End a job, and release or cancel those that start after it."""
     _end(job, transition)
     if transition.state is not State.SUCCEEDED:
-        cancel_followers(session, job.id, f"is {transition.state}")
+        _cancel_followers(session, job)
         return
     for follower in _followers(session, job.id):
         states = select(JobRow.id).where(JobRow.id.in_(follower.after), JobRow.state != State.SUCCEEDED)
@@ -49,14 +52,19 @@ def end_job(session: Session, job: JobRow, transition: Transition) -> None:
             arrive(session, follower)
 
 
-def cancel_followers(session: Session, job_id: str, what: str) -> None:
-    """Cancel the jobs that start after one, and those after them; `what` became of it."""
-    ended = [(job_id, what)]
-    for other, what in ended:  # which grows
-        for follower in _followers(session, other):
-            message = f"Job was cancelled, because job {other}, after which it would start, {what}."
-            _end(follower, Transition(State.STOPPED, message))
-            ended.append((follower.id, f"is {State.STOPPED}"))
+def rename(session: Session, job_id: str, hidden_id: str) -> None:
+    """Let the jobs that are held for others too still name one that has succeeded, and is deleted."""
+    for follower in _followers(session, job_id):
+        follower.after = [hidden_id if name == job_id else name for name in follower.after]
+
+
+def lock_ends(session: Session) -> None:
+    """Let one transaction at a time hold, end or rename jobs, on Postgres; called before it locks any row.
+
+    A job that ends releases others whose numbers are lower or higher than its own, so rows have no order for locks.
+    """
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(select(func.pg_advisory_xact_lock(_LOCK)))
 
 
 def arrive(session: Session, job: JobRow) -> None:
@@ -68,6 +76,16 @@ def arrive(session: Session, job: JobRow) -> None:
     session.execute(update(UsageRow).where(UsageRow.job == job.sequence).values(job=number))
     job.sequence = number
     job.resumed = job.not_before = datetime.now(UTC)
+
+
+def _cancel_followers(session: Session, job: JobRow) -> None:
+    """Cancel the jobs that start after one that has ended without success, and those after them."""
+    ended = [job]
+    for other in ended:  # which grows
+        for follower in _followers(session, other.id):
+            message = f"Job was cancelled, because job {other.id}, after which it would start, is {other.state}."
+            _end(follower, Transition(State.STOPPED, message))
+            ended.append(follower)
 
 
 def _end(job: JobRow, transition: Transition) -> None:
@@ -84,10 +102,10 @@ def _await(job: JobRow, others: Iterable[str]) -> None:
 
 
 def _followers(session: Session, job_id: str) -> list[JobRow]:
-    """Return the held jobs that name a job, locked: of two jobs that end at once, the later sees the other's end."""
+    """Return the held jobs that name a job."""
     names = cast(JobRow.after, Text).contains(f'"{job_id}"', autoescape=True)
     held = select(JobRow).where(JobRow.ended.is_(None), JobRow.state == State.HELD, names)
-    found = session.scalars(held.order_by(JobRow.sequence).with_for_update())
+    found = session.scalars(held.order_by(JobRow.sequence))
     return [job for job in found if job_id in job.after]  # SQLite compares letters of any case as equal
 
 

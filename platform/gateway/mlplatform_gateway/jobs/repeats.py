@@ -20,21 +20,21 @@ _KEPT = (
     *("group_name", "at_most"),
 )
 
-_NOT_REPEATED = {"after", "schedule", "timezone", "entrypoint"}
+_NOT_REPEATED = re.compile(r"mlplatform\..*|entrypoint")
 """Metadata about when a job starts, and of its command, which each attempt gets from the job."""
 
 _TIME_AND_LETTERS = re.compile(r"-\d{8}-\d{6}-[0-9a-f]{4}$")
 """End of an id that `new_id` has made."""
 
-_BEGIN = re.compile(r"(?:.*?\.(?:py|sh)|(?:.*\s)?-m\s+[\w.]+)(?=\s|$)", re.S)
-"""Begin of a command up to its first script, or else its last module: arguments follow."""
+_BEGIN = re.compile(r".*?(?:\.(?:py|sh)|\s-m\s+(?!torch\.distributed\.|accelerate\.)[\w.]+)(?=\s|$)", re.S)
+"""Begin of a command up to its first script or module, which is not the launcher of one: arguments follow."""
 
 
 def repetition(job: JobRow, **other: Any) -> JobRow:
     """Return a new job like another, with other values of some columns; it waits, whatever the other one does."""
     arrived = datetime.now(UTC)
     kept = {column: getattr(job, column) for column in _KEPT}
-    metadata = {key: value for key, value in job.job_metadata.items() if key not in _NOT_REPEATED}
+    metadata = {key: value for key, value in job.job_metadata.items() if not _NOT_REPEATED.fullmatch(key)}
     # Else it would be for the team that its owner joined first.
     of_team = {"team": job.team} if job.team else {}
     return JobRow(

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 from mlplatform_gateway.audit.store import PLATFORM, Actor, record
 from mlplatform_gateway.database.engine import Store, transaction
 from mlplatform_gateway.errors import NotResumableError
-from mlplatform_gateway.jobs.dependencies import arrive, hold
+from mlplatform_gateway.jobs.dependencies import arrive, hold, lock_ends
 from mlplatform_gateway.jobs.repeats import plan_next
 from mlplatform_gateway.jobs.schema import JobRow
 from mlplatform_gateway.jobs.states import State
@@ -40,6 +40,7 @@ class Resumption(Store):
             NotResumableError: it is open or has succeeded.
             DependencyError: it has never run, and a job after which it starts has failed or was stopped.
         """
+        lock_ends(session)
         job = find_job(session, job_id, lock=True)
         check_resumable(job)
         before = {**job.progress, "limit_s": job.limit_s}

@@ -29,7 +29,10 @@ _CHECK_SECONDS = 5.0
 
 
 class Schedules(Store):
-    """Background work that submits what is due, and then calls `submitted`; `run` never returns."""
+    """Background work that submits what is due, and then calls `submitted`; `run` never returns.
+
+    A time is skipped while the schedule's last job waits to start: else its jobs fill the queue of a full platform.
+    """
 
     def __init__(self, services: Services, admission: Admission, submitted: Callable[[], None]) -> None:
         super().__init__(services.store.engine)
@@ -78,6 +81,10 @@ class Schedules(Store):
         if schedule is None or schedule.state != State.SCHEDULED or job.due is None or schedule.due != job.due:
             return
         time = on_clock(job.due, schedule.timezone or "")
+        before = (JobRow.origin == schedule.id, JobRow.due.is_not(None), JobRow.ended.is_(None))
+        if last := session.scalar(select(JobRow.id).where(*before, JobRow.state == State.WAITING).limit(1)):
+            plan_next(schedule, max(now(), job.due), f" The one for {time} was skipped: {last} still waits to start.")
+            return
         if rejected:
             schedule.message = f"The job for {time} is submitted later: {rejected}"
             return

@@ -16,7 +16,7 @@ from mlplatform_gateway.audit.store import PLATFORM, Actor, record
 from mlplatform_gateway.database.engine import Store, connect, transaction
 from mlplatform_gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
 from mlplatform_gateway.jobs.decisions import leaving_of
-from mlplatform_gateway.jobs.dependencies import cancel_followers, end_job, hold
+from mlplatform_gateway.jobs.dependencies import end_job, hold, lock_ends, rename
 from mlplatform_gateway.jobs.details import redacted
 from mlplatform_gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform_gateway.jobs.states import (
@@ -76,6 +76,7 @@ class JobStore(Store):
             NoSuchJobError, DependencyError: a job after which it starts does not exist, or has not succeeded.
         """
         if job.after:
+            lock_ends(session)
             hold(session, job)
         try:
             session.add(job)
@@ -104,6 +105,7 @@ class JobStore(Store):
         Raises:
             NoSuchJobError: no job has the id.
         """
+        lock_ends(session)
         job = find_job(session, job_id, lock=True)
         if State(job.state).final:
             return False, job
@@ -123,6 +125,7 @@ class JobStore(Store):
             JobIsOpenError: it has not ended.
             NoSuchJobError: no job has the id.
         """
+        lock_ends(session)
         job = find_job(session, job_id, lock=True)
         if not State(job.state).final:
             raise JobIsOpenError(job.id, State(job.state).of_ray)
@@ -201,6 +204,7 @@ class JobStore(Store):
             resumes: the job continues from a checkpoint when it is started again.
             died: death of the driver's node; None if the node is alive.
         """
+        lock_ends(session)
         job = find_job(session, job_id, lock=True)
         attempt = session.get_one(AttemptRow, (job_id, number))
         if attempt.ended is not None:
@@ -350,12 +354,13 @@ def _hide(session: Session, job: JobRow) -> None:
 
     Ray accepts the id of a deleted job again. Variables may be secrets, so their values are not kept.
     """
-    cancel_followers(session, job.id, "was deleted")
+    hidden_id = f"{job.id}~{job.sequence}"
+    rename(session, job.id, hidden_id)
     for attempt in job.attempts:
         session.delete(attempt)
     session.flush()  # on Postgres, attempts refer to the id
-    hidden = {"id": f"{job.id}~{job.sequence}", "deleted": now(), "runtime_env": redacted(job.runtime_env)}
-    session.execute(update(JobRow).where(JobRow.origin == job.id).values(origin=hidden["id"]))
+    hidden = {"id": hidden_id, "deleted": now(), "runtime_env": redacted(job.runtime_env)}
+    session.execute(update(JobRow).where(JobRow.origin == job.id).values(origin=hidden_id))
     # A statement, so that the object remains as it was.
     statement = update(JobRow).where(JobRow.sequence == job.sequence).values(hidden)
     session.execute(statement, execution_options={"synchronize_session": False})

@@ -92,13 +92,18 @@ async def assign(principal: Principal, people: People, job: JobRow) -> None:
     if team is not None and team not in principal.teams and team not in known:
         raise NoSuchNameError(f"Team {team[:100]!r} does not exist; `mlplatform teams list` lists them.")
     _check_class(principal, team, JobClass(job.job_class))
-    job.person, job.team, job.user = principal.person, team, principal.person
-    job.job_metadata = {**job.job_metadata, "user": principal.person}
+    job.person, job.team = principal.person, team
+    name_user(job, principal.person)
     if job.limit_s is None and team in known:
         job.limit_s = known[team].default_limit_s
+
+
+def name_user(job: JobRow, user: str) -> None:
+    """Name the submitter of a job, in its metadata and to its processes too."""
+    job.user, job.job_metadata = user, {**job.job_metadata, "user": user}
     variables = job.runtime_env.get("env_vars") or {}
     if _USER in variables:
-        job.runtime_env = {**job.runtime_env, "env_vars": {**variables, _USER: principal.person}}
+        job.runtime_env = {**job.runtime_env, "env_vars": {**variables, _USER: user}}
 
 
 def check_values(principal: Principal, job: JobRow) -> None:

@@ -28,7 +28,7 @@ def routes(people: People, sender: MessageSender) -> APIRouter:
     @router.get(_PATH, responses=errors(400))
     async def get(request: Request) -> MessageAddress:
         """The address to which the person has messages sent when a job ends, is lost or leaves, or a budget is used."""
-        return MessageAddress(url=await people.webhook(_person(request)))
+        return MessageAddress(url=await people.webhook(person_of(request.scope, "Messages")))
 
     @router.put(_PATH)
     async def put(request: Request, new: Annotated[NewMessageAddress, _BODY]) -> MessageAddress:
@@ -37,7 +37,7 @@ def routes(people: People, sender: MessageSender) -> APIRouter:
         Webhooks get JSON with `text`, `job`, `person`, `event` (ended, lost, left or budget), `status` and `time`,
         mails the text. A message is sent up to eight times within 25 minutes until the receiver accepts it.
         """
-        person = _person(request)
+        person = person_of(request.scope, "Messages")
         if new.url is not None:
             first = {"text": f"Messages about the jobs of {person} are sent here.", "event": "set"}
             try:
@@ -48,7 +48,3 @@ def routes(people: People, sender: MessageSender) -> APIRouter:
         return MessageAddress(url=new.url)
 
     return router
-
-
-def _person(request: Request) -> str:
-    return person_of(request.scope, "Messages")

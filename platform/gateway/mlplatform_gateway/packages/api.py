@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated
 
 import anyio
@@ -10,7 +11,7 @@ from fastapi import APIRouter, Path, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from mlplatform.errors import PlatformError
-from mlplatform_gateway.audit.store import AuditLog
+from mlplatform_gateway.audit.store import Actor, AuditLog
 from mlplatform_gateway.errors import ForbiddenError, NoSuchPackageError, RequestError
 from mlplatform_gateway.http.access import USERS
 from mlplatform_gateway.http.auth import actor_of, principal_of
@@ -74,7 +75,8 @@ def routes(
             if disks is not None:
                 await disks.check()
             packages.check_size(name, int(request.headers.get("content-length", 0)))
-            await packages.put(name, body, _recorder(audit, request, name))
+            record = None if audit is None else partial(_record, audit, actor_of(request.scope), name)
+            await packages.put(name, body, record)
         except RequestError as error:
             return error_response(error)
         except (PlatformError, OSError) as error:
@@ -84,16 +86,8 @@ def routes(
     return router
 
 
-def _recorder(audit: AuditLog | None, request: Request, name: str) -> Callable[[int, str], Awaitable[None]] | None:
-    """Return the function that records an upload, given size and digest; None without an audit log."""
-    if audit is None:
-        return None
-    log, actor = audit, actor_of(request.scope)
-
-    async def record(size: int, digest: str) -> None:
-        await log.add(actor, "upload", f"package {name}", after={"bytes": size, "sha256": digest})
-
-    return record
+async def _record(audit: AuditLog, actor: Actor, name: str, size: int, sha256: str) -> None:
+    await audit.add(actor, "upload", f"package {name}", after={"bytes": size, "sha256": sha256})
 
 
 class _EarlyResponse(Response):

@@ -22,14 +22,13 @@ from mlplatform.text.durations import seconds_in
 ID = r"^[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,127}$"
 """Pattern of the ids of jobs."""
 
+SCHEDULE = "mlplatform.schedule"
+"""Key of a schedule in the metadata of its job."""
+
 JobClass = Literal["urgent", "normal", "idle"]
 """Class of a job, which orders the jobs of one team and never those of two."""
 
 _LONGEST_SECONDS = 366 * 86400
-
-
-STATES = ["SCHEDULED", "HELD", "WAITING", "STARTING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED"]
-"""The platform's own states of a job."""
 
 
 def _countable(amount: float) -> float:
@@ -61,7 +60,7 @@ _Ids = Annotated[
     list[Annotated[str, Field(pattern=ID)]],
     Field(min_length=1, max_length=100),
     BeforeValidator(lambda given: str(given).replace(",", " ").split()),
-    WithJsonSchema({"type": "string", "pattern": ID}),
+    WithJsonSchema({"type": "string", "pattern": f"^{ID[1:-1]}([, ]+{ID[1:-1]}){{0,99}}$"}),
 ]
 
 
@@ -87,13 +86,24 @@ class JobOptions(BaseModel):
     at_most: int | None = Field(
         None, ge=1, le=10_000, description="Jobs of the group that may run when this one starts, this one included."
     )
-    after: _Ids = Field([], description="Ids of jobs, with commas between, that must have succeeded before it starts.")
+    # With a prefix, because scripts that know nothing of the platform have metadata such as a `schedule`.
+    after: _Ids = Field(
+        [],
+        validation_alias="mlplatform.after",
+        description="Ids of jobs, with commas between, that must have succeeded before it starts.",
+    )
     schedule: str | None = Field(
         None,
+        validation_alias=SCHEDULE,
         max_length=200,
         description="Cron expression: submit such a job at these times, instead of running this one.",
     )
-    timezone: str = Field("UTC", max_length=100, description="Time zone of the schedule, as in `Europe/Berlin`.")
+    timezone: str = Field(
+        "UTC",
+        validation_alias="mlplatform.timezone",
+        max_length=100,
+        description="Time zone of the schedule, as in `Europe/Berlin`.",
+    )
     wait_for_capacity: bool = Field(
         False, description="Wait for a node that can run the job instead of rejecting it if no node can."
     )
@@ -262,7 +272,12 @@ class Links(Answer):
 class JobWithAttempts(Job):
     """A job with its attempts in order."""
 
-    state: str = Field(json_schema_extra={"enum": [*STATES]})
+    state: str = Field(
+        description="The platform's own state.",
+        json_schema_extra={
+            "enum": ["SCHEDULED", "HELD", "WAITING", "STARTING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED"]
+        },
+    )
     relation: str = Field("other", description="Of the caller to it, as in the overview.")
     limit_s: float | None = Field(None, description="Time limit of an attempt in seconds; null if there is none.")
     links: Links = Links()
@@ -278,6 +293,7 @@ class Arguments(Body):
     arguments: list[Annotated[str, Field(pattern=r"^[^\x00]*$")]] = Field(
         [], description="In place of those of its script or module; none keeps them."
     )
+    user: str = Field("", description="Name of the caller, if it has the shared token.", pattern=r"^[^\x00]*$")
 
 
 class Changes(Body):

@@ -107,8 +107,9 @@ def again(
     from mlplatform.api.jobs import Submitted
     from mlplatform.cli.output import read
     from mlplatform.client.jobs import Jobs
+    from mlplatform.settings.job import settings
 
-    body, path = {"arguments": arguments or []}, f"/platform/jobs/{job_id}/again"
+    body, path = {"arguments": arguments or [], "user": settings().user}, f"/platform/jobs/{job_id}/again"
     new = read(Submitted, "POST", path, job_id=job_id, json=body).submission_id
     with Jobs() as client:
         started(client, new, wait, as_json)

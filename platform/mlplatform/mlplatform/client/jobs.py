@@ -141,9 +141,9 @@ class Jobs:
             "class": job_class,
             "group": None if at_most is None else request.plain_name(name),
             "at_most": at_most,
-            "after": ",".join(after) if after else None,
-            "schedule": schedule,
-            "timezone": timezone,
+            "mlplatform.after": ",".join(after) if after else None,
+            api.SCHEDULE: schedule,
+            "mlplatform.timezone": timezone,
             "wait_for_capacity": "true" if wait_for_capacity else None,
         }
         body = request.body(self._settings, job_id, command, folder, package, resources, env or {}, note, pip, options)
@@ -243,11 +243,13 @@ class Jobs:
         """Wait until the job has ended, successfully or not.
 
         Raises:
-            JobError: it has not ended within `timeout_s` seconds; it continues.
+            JobError: it has not ended within `timeout_s` seconds; it continues. Or it is a schedule, which never ends.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         job = self._link.details_patiently(job_id, known=False)
         while job.status not in ENDED:
+            if api.SCHEDULE in (job.metadata or {}):
+                raise JobError(f"Job {job_id} is a schedule, which does not end by itself; wait for one of its jobs.")
             if deadline is not None and time.monotonic() > deadline:
                 raise JobError(f"Job {job_id} is still {job.status} after {timeout_s:.0f} s; it continues, wait again.")
             time.sleep(connection.POLL_SECONDS)

@@ -1,5 +1,6 @@
 """Jobs after others, schedules and repetitions over HTTP and from the command line, and who may submit them."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,15 @@ from peopled import submit, typed
 from ray_head import TOKEN
 from started_gateway import StartedGateway
 
+from mlplatform.api.jobs import Submission
 from mlplatform.client.jobs import Jobs
 from mlplatform.errors import JobError
 from mlplatform.settings.job import Settings
 
 OWN = {"env_vars": {"MLPLATFORM_JOB_ID": "hers", "MLPLATFORM_USER": "alice", "MLFLOW_EXPERIMENT_NAME": "food"}}
 """Environment without variables of the job's own, as `mlplatform submit` sends it."""
+
+NIGHTLY = {"mlplatform.schedule": "0 3 * * *"}
 
 
 def details(client: httpx.Client, job_id: str) -> dict[str, Any]:
@@ -32,7 +36,7 @@ def again(client: httpx.Client, job_id: str, *arguments: str) -> httpx.Response:
 
 
 def test_rays_client_names_jobs_in_metadata(started: StartedGateway, client: httpx.Client) -> None:
-    body = {"entrypoint": "true", "submission_id": "next", "metadata": {"after": "mine, mine"}}
+    body = {"entrypoint": "true", "submission_id": "next", "metadata": {"mlplatform.after": "mine, mine"}}
     assert client.post("/api/jobs/", json=body).status_code == 200
     job = details(client, "next")
     assert (job["state"], job["status"], job["links"]["after"]) == ("HELD", "PENDING", ["mine", "mine"])
@@ -49,11 +53,11 @@ def test_rays_client_names_jobs_in_metadata(started: StartedGateway, client: htt
 @pytest.mark.parametrize(
     ("metadata", "status", "sentence"),
     [
-        ({"after": "missing"}, 404, "Job missing does not exist, so no job can start after it."),
-        ({"after": "done"}, 409, "Job done is STOPPED, so no job starts after it; name one that succeeds."),
-        ({"after": "no!"}, 400, "after.0='no!' is not valid"),
-        ({"after": ","}, 400, "after=[] is not valid"),
-        ({"after": "mine", "schedule": "0 3 * * *"}, 400, "The body is not valid: schedule='0 3 * * *' cannot have"),
+        ({"mlplatform.after": "missing"}, 404, "Job missing does not exist, so no job can start after it."),
+        ({"mlplatform.after": "done"}, 409, "Job done is STOPPED, so no job starts after it; name one that succeeds."),
+        ({"mlplatform.after": "no!"}, 400, "mlplatform.after.0='no!' is not valid"),
+        ({"mlplatform.after": ","}, 400, "mlplatform.after=[] is not valid"),
+        ({"mlplatform.after": "mine", **NIGHTLY}, 400, "The body is not valid: schedule='0 3 * * *' cannot have"),
     ],
 )
 def test_impossible_wish_is_rejected(
@@ -64,6 +68,20 @@ def test_impossible_wish_is_rejected(
     answer = client.post("/api/jobs/", json={"entrypoint": "true", "submission_id": "next", "metadata": metadata})
     assert (answer.status_code, answer.text[: len(sentence)]) == (status, sentence)
     assert "next" not in {job["submission_id"] for job in client.get("/api/jobs/").json()}
+
+
+def test_metadata_of_scripts_stays_their_own(client: httpx.Client) -> None:
+    metadata = {"schedule": "cosine", "after": "pre-training, frozen", "timezone": "t" * 101}
+    client.post("/api/jobs/", json={"entrypoint": "true", "submission_id": "next", "metadata": metadata})
+    job = details(client, "next")
+    assert (job["state"], job["metadata"]) == ("WAITING", metadata)
+
+
+def test_description_has_lists_of_jobs() -> None:
+    metadata = Submission.model_json_schema()["properties"]["metadata"]
+    pattern = metadata["properties"]["mlplatform.after"]["pattern"]
+    for given, valid in (("a", True), ("a,b", True), ("a, b", True), ("", False), (",", False), ("no!", False)):
+        assert bool(re.search(pattern, given)) == valid
 
 
 def test_owner_and_team_repeat_job_with_other_arguments(people: dict[str, httpx.Client]) -> None:
@@ -82,6 +100,13 @@ def test_owner_and_team_repeat_job_with_other_arguments(people: dict[str, httpx.
         "Job hers belongs to alice of team vision, so otto cannot submit it again; only alice, members of team vision "
         "and administrators can.",
     )
+
+
+def test_shared_token_repeats_as_its_caller(people: dict[str, httpx.Client], client: httpx.Client) -> None:
+    submit(people["alice"], "hers", runtime_env=OWN, metadata={"user": "alice"}).raise_for_status()
+    sent = client.post("/platform/jobs/hers/again", json={"user": "otto"})
+    job = details(client, sent.json()["submission_id"])
+    assert job["metadata"]["user"] == job["runtime_env"]["env_vars"]["MLPLATFORM_USER"] == "otto"
 
 
 def test_values_of_variables_stay_with_their_owner(people: dict[str, httpx.Client]) -> None:
@@ -114,6 +139,7 @@ def test_command_line_repeats_and_explains(started: StartedGateway, client: http
     done = typed(client, "again", "train", "--no-wait", "--", "--lr", "1e-4")
     assert done.stdout.startswith("Submitted job train-2"), done.stderr
     job_id = done.stdout.split()[2].rstrip(";")
+    assert details(client, job_id)["metadata"]["user"] == Settings.load().user
     shown = typed(client, "jobs", job_id).stdout
     assert "python train.py --lr 1e-4" in shown
     assert ["Repeats", "train"] in [line.split() for line in shown.splitlines()]
@@ -121,7 +147,7 @@ def test_command_line_repeats_and_explains(started: StartedGateway, client: http
     with Jobs(Settings.load(ray_address=str(client.base_url), ray_auth_token_path=str(tmp_path / "token"))) as jobs:
         held = jobs.submit("true", None, name="held", after=["mine", job_id])
         assert jobs.with_attempts(held).links.after == ["mine", job_id]
-        with pytest.raises(JobError, match=r"after=\[\] is not valid"):
+        with pytest.raises(JobError, match=r"mlplatform.after=\[\] is not valid"):
             jobs.submit("true", None, after=[""])
     why = typed(client, "why", held).stdout
     assert why.splitlines()[1:] == [f"- The job starts after mine, {job_id}. [after]"]
@@ -144,18 +170,21 @@ def test_command_line_submits_lists_and_ends_schedule(client: httpx.Client, tmp_
     shown = next(job for job in client.get("/platform/overview").json()["jobs"] if job["id"] == job_id)
     assert (shown["state"], shown["links"]["due"]) == ("SCHEDULED", entry["next"])
     assert f"`mlplatform stop {job_id}` ends it" in done.stdout
+    waited = typed(client, "wait", job_id)
+    assert (waited.returncode, f"Job {job_id} is a schedule, which does not end" in waited.stderr) == (1, True)
     assert typed(client, "stop", job_id).returncode == 0
     assert listed(client) == {}
 
 
 def test_invalid_schedule_is_rejected_over_http(client: httpx.Client) -> None:
-    for metadata in ({"schedule": "often"}, {"schedule": ""}, {"schedule": "0 3 * * *", "timezone": "Mars/Base"}):
+    often, never = ({"mlplatform.schedule": given} for given in ("often", ""))
+    for metadata in (often, never, {**NIGHTLY, "mlplatform.timezone": "Mars/Base"}):
         answer = client.post("/api/jobs/", json={"entrypoint": "true", "metadata": metadata})
         assert (answer.status_code, answer.text[:16]) == (400, "Invalid schedule"), answer.text
 
 
 def test_no_job_starts_after_schedule(client: httpx.Client) -> None:
-    body = {"entrypoint": "true", "submission_id": "nightly", "metadata": {"schedule": "0 3 * * *"}}
+    body = {"entrypoint": "true", "submission_id": "nightly", "metadata": NIGHTLY}
     client.post("/api/jobs/", json=body).raise_for_status()
-    answer = client.post("/api/jobs/", json={"entrypoint": "true", "metadata": {"after": "nightly"}})
+    answer = client.post("/api/jobs/", json={"entrypoint": "true", "metadata": {"mlplatform.after": "nightly"}})
     assert (answer.status_code, answer.text[:24]) == (409, "Job nightly is SCHEDULED")

@@ -46,6 +46,12 @@ def test_each_time_on_the_clock_counts_once(expression: str, since: str, expecte
     assert times(expression, BERLIN, since, len(expected)) == expected
 
 
+def test_no_time_is_lost_where_half_an_hour_is_skipped() -> None:
+    # The clock jumps from 02:00 to 02:30 on 4 October 2026, at 15:30 UTC.
+    expected = ["02:30", "02:40", "02:45", "02:10", "02:15"]
+    assert times("10,15,30 2 * * *", "Australia/Lord_Howe", "2026-10-03T12:00", 5) == expected
+
+
 @pytest.mark.parametrize("zone", [BERLIN, "Europe/London", "America/New_York", "Australia/Lord_Howe", "UTC"])
 def test_daily_job_has_one_time_per_day_of_a_year(zone: str) -> None:
     moment, found = datetime(2026, 1, 1, tzinfo=UTC), []

@@ -21,7 +21,7 @@ def run(store: JobStore, job_id: str, verdict: Verdict = SUCCEEDED) -> None:
 
 
 def after(store: JobStore, job_id: str, *others: str) -> JobRow:
-    add(store, job_id, after=",".join(others))
+    add(store, job_id, **{"mlplatform.after": ",".join(others)})
     return do(store.get(job_id))
 
 
@@ -68,7 +68,7 @@ def test_failure_cancels_all_jobs_after_it(verdict: Verdict, became: str, store:
 def test_long_chain_is_cancelled(store: JobStore) -> None:
     add(store, "job-0")
     for number in range(1, 150):
-        add(store, f"job-{number}", after=f"job-{number - 1}")
+        add(store, f"job-{number}", **{"mlplatform.after": f"job-{number - 1}"})
     do(store.request_stop("job-0"))
     assert state(store, "job-149")[0] == State.STOPPED
     assert do(store.open_jobs()) == []
@@ -81,14 +81,18 @@ def test_stop_of_waiting_job_cancels_those_after_it(store: JobStore) -> None:
     assert state(store, "b")[0] == State.STOPPED
 
 
-def test_deleted_job_cancels_those_after_it(store: JobStore) -> None:
+def test_deleted_job_has_still_succeeded(store: JobStore) -> None:
     for job_id in ("a", "other"):
         add(store, job_id)
     after(store, "b", "a", "other")
     run(store, "a")
     do(store.delete("a"))
-    message = "Job was cancelled, because job a, after which it would start, was deleted."
-    assert state(store, "b") == (State.STOPPED, message)
+    add(store, "a")
+    assert state(store, "b") == (State.HELD, "The job starts after other.")
+    do(store.request_stop("b"))
+    assert do(Resumption(store.engine).resume("b", "It was resumed.")).state == State.HELD
+    run(store, "other")
+    assert state(store, "b")[0] == State.WAITING, "the new job of this id is another"
 
 
 def test_held_job_is_stopped(store: JobStore) -> None:
@@ -166,7 +170,7 @@ def test_held_jobs_are_listed_apart(store: JobStore) -> None:
 
 async def test_planner_considers_job_only_after_the_other(gateway: Gateway) -> None:
     await gateway.started(entrypoint_num_cpus=4.0)
-    await gateway.submit(submission_id="next", metadata={"after": "mine"}, entrypoint_num_cpus=4.0)
+    await gateway.submit(submission_id="next", metadata={"mlplatform.after": "mine"}, entrypoint_num_cpus=4.0)
     await gateway.submit(submission_id="other", entrypoint_num_cpus=4.0)
     await gateway.until_job(lambda job: "waits" in job.message, "other")
     view = gateway.reconciler.starter.view
@@ -179,7 +183,7 @@ async def test_planner_considers_job_only_after_the_other(gateway: Gateway) -> N
 
 async def test_log_of_cancelled_job_ends(gateway: Gateway) -> None:
     await gateway.started()
-    await gateway.submit(submission_id="next", metadata={"after": "mine"})
+    await gateway.submit(submission_id="next", metadata={"mlplatform.after": "mine"})
     await gateway.logs.note("next", "It is held.")
     await gateway.until_job(lambda _: "next" in gateway.reconciler._open, "next")
     await gateway.end("FAILED", message="It broke.", driver_exit_code=1)

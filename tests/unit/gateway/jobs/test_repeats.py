@@ -18,6 +18,9 @@ from mlplatform_gateway.jobs.store import JobStore
         ("torchrun --nproc-per-node 2 train.py --lr 0.1", "torchrun --nproc-per-node 2 train.py"),
         ("python -m torch.distributed.run train.py --lr 1", "python -m torch.distributed.run train.py"),
         ("python -m food.train --lr 0.1", "python -m food.train"),
+        ("python -m food.train --conf c.py", "python -m food.train"),
+        ("torchrun --nproc-per-node 2 -m food.train --conf c.py", "torchrun --nproc-per-node 2 -m food.train"),
+        ("python -m torch.distributed.run -m food.train 1", "python -m torch.distributed.run -m food.train"),
         ("bash run.sh again.sh", "bash run.sh"),
     ],
 )
@@ -75,7 +78,7 @@ def test_repetition_keeps_what_the_job_needs(store: JobStore) -> None:
 
 def test_repetition_of_held_job_waits_for_none(store: JobStore) -> None:
     add(store, "a")
-    add(store, "b", after="a")
+    add(store, "b", **{"mlplatform.after": "a"})
     again = repetition(do(store.get("b")))
     do(store.add(again))
     assert do(store.get(again.id)).state == State.WAITING

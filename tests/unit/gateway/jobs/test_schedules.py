@@ -22,7 +22,7 @@ from mlplatform_gateway.jobs.states import State
 from mlplatform_gateway.monitoring.disks import Disks
 from mlplatform_gateway.people.store import People
 
-HOURLY = {"schedule": "0 * * * *", "timezone": "Europe/Berlin"}
+HOURLY = {"mlplatform.schedule": "0 * * * *", "mlplatform.timezone": "Europe/Berlin"}
 
 
 def started(gateway: Gateway) -> Schedules:
@@ -83,6 +83,24 @@ async def test_missed_times_become_one_late_job(idle: Gateway) -> None:
     assert f"The last one is {job.id}, late for 20" in (await idle.store.get("mine")).message
 
 
+async def test_time_is_skipped_while_last_job_waits(idle: Gateway) -> None:
+    await idle.submit(metadata=HOURLY)
+    work = started(idle)
+    for _ in range(2):
+        passed(idle, 0.5)
+        await work.look()
+    (first,) = submitted(idle)
+    schedule = await idle.store.get("mine")
+    assert schedule.due is not None
+    assert schedule.due > datetime.now(UTC)
+    assert " The one for 20" in schedule.message
+    assert schedule.message.endswith(f" was skipped: {first.id} still waits to start.")
+    await idle.store.begin_attempt(first.id)
+    passed(idle, 0.5)
+    await work.look()
+    assert len(submitted(idle)) == 2
+
+
 async def test_two_gateways_submit_a_time_once(idle: Gateway) -> None:
     await idle.submit(metadata=HOURLY)
     passed(idle, 2)
@@ -118,6 +136,7 @@ async def test_database_has_one_job_per_time(idle: Gateway) -> None:
     passed(idle, 2)
     await started(idle).look()
     (first,) = submitted(idle)
+    await idle.store.begin_attempt(first.id)
     with Session(idle.store.engine) as session, session.begin():
         session.execute(update(JobRow).where(JobRow.id == "mine").values(due=first.due))
     await started(idle).look()
