@@ -315,15 +315,16 @@ def test_other_commands_are_left_to_uv(node: Node, arguments: list[str]) -> None
     assert not node.environments()
 
 
-def test_killed_build_is_repaired_by_next_job(node: Node) -> None:
+@pytest.mark.parametrize("kills", [10, pytest.param(200, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])])
+def test_killed_build_is_repaired_by_next_job(node: Node, kills: int) -> None:
     node.project("plain", "base==2.0", "tool")
-    for number in range(10):
+    for number in range(kills):
         process = node.start("run", "train.py")
         wait_for(lambda: list(node.root.glob("*/pyvenv.cfg")), "the build to begin")
         for lock in node.root.glob("*.lock"):
             lock.write_text("")  # another build that was killed, if an earlier one was completed
         with suppress(subprocess.TimeoutExpired):
-            process.wait(number / 20)
+            process.wait(number % 11 / 20)
         with suppress(ProcessLookupError):
             # With and without uv, which then continues.
             (os.killpg if number % 2 else os.kill)(process.pid, signal.SIGKILL)
