@@ -45,16 +45,16 @@ class Budget(NamedTuple):
 
 
 BUDGETS = [
-    Budget("lines of mlplatform", 16_650, 12_000),
-    Budget("lines of the gateway", 17_770, 14_000),
+    Budget("lines of mlplatform", 16_670, 12_000),
+    Budget("lines of the gateway", 17_800, 14_000),
     Budget("lines of the stack", 6_870, 6_500),
-    Budget("lines of warm start", 2_600, 2_400),
-    Budget("lines of tests and their data", 56_150, 50_000),
+    Budget("lines of warm start", 2_710, 2_400),
+    Budget("lines of tests and their data", 56_600, 50_000),
     Budget("settings in .env.example", 69, 70),
     Budget("files in secrets/", 34, 32),
     Budget("verbs of make", 37, 38),
     Budget("commands of mlplatform", 69, 60),
-    Budget("bytes of Markdown", 113_800, 110_000),
+    Budget("bytes of Markdown", 114_000, 110_000),
 ]
 """A commit that raises a bound says why."""
 

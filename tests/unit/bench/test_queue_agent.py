@@ -32,7 +32,7 @@ def wait_of_others(workload: Workload) -> float:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)
-def test_search_of_agent_prolongs_waits_of_other_teams_by_at_most_two_percent() -> None:
+def test_search_of_agent_hardly_prolongs_waits_of_others() -> None:
     workloads = [generated(seed, count=1000) for seed in range(1, 7)]
     ratios = [wait_of_others(with_agent(workload)) / wait_of_others(workload) for workload in workloads]
     assert math.prod(ratios) ** (1 / len(ratios)) <= 1.02, ratios

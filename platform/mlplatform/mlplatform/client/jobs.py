@@ -197,9 +197,7 @@ class Jobs:
 
     def reports(self, job_id: str) -> Iterator[dict[str, Any]]:
         """Yield the reports of the job's training as they are printed, until the job ends."""
-        for line in self.follow(job_id):
-            if (report := report_in(line)) is not None:
-                yield report
+        return (report for line in self.follow(job_id) if (report := report_in(line)) is not None)
 
     def lab(self, job_id: str) -> str:
         """Return an address of JupyterLab in a running job, which a browser can open once, within a minute.

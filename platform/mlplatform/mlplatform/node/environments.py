@@ -41,7 +41,11 @@ def use(folder: Path, build: Callable[[int], None]) -> None:
         _lock(lock, fcntl.LOCK_EX)
         if not os.fstat(lock).st_size:
             shutil.rmtree(folder, ignore_errors=True)
-            build(lock)
+            try:
+                build(lock)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
             os.write(lock, b"complete\n")
     os.utime(lock)
     os.set_inheritable(lock, True)
@@ -66,7 +70,8 @@ def evict(root: Path, limit_gb: float) -> None:
         shutil.rmtree(root / CACHES["PIP_CACHE_DIR"], ignore_errors=True)
         _remove_downloads(root)
     for file in sorted(root.glob("*.lock"), key=lambda file: file.stat().st_mtime):
-        if file.stat().st_size and _size(root) > limit_gb * 1e9:
+        # Also what a build has left that was killed.
+        if _size(root) > limit_gb * 1e9 and file.with_suffix("").exists():
             with file.open("r+b") as lock:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

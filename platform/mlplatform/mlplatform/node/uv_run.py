@@ -183,7 +183,10 @@ def main(root: str, limit_gb: str, *arguments: str) -> NoReturn:
     project = None if _INSTRUCTIONS & variables.keys() else project_of([*arguments])
     # Where there is an environment, the project has been found to fit.
     if project and ((folder := Path(root) / project.key()).is_dir() or fits(project)):
-        environments.use(folder, partial(build, project, folder, float(limit_gb)))
+        try:
+            environments.use(folder, partial(build, project, folder, float(limit_gb)))
+        except OSError as error:
+            sys.exit(f"The packages of uv.lock cannot be installed on this node ({error}): free space on its disk.")
         variables |= {"UV_PROJECT_ENVIRONMENT": str(folder), "UV_NO_SYNC": "1"}
         if project.is_package:
             source = project.folder / "src"
