@@ -11,7 +11,8 @@ from host import SCRIPTS, Stack, wait_for
 from mlplatform.client.jobs import Jobs
 
 WORKERS = ("ray-worker-0", "ray-worker-1")
-KILLS = 20
+EACH = 3
+KILLS = 21
 
 TRAININGS = 3
 """At once, so that most kills meet a training that still recovers from an earlier one."""
@@ -63,7 +64,7 @@ def test_trainings_survive_random_kills(stack: Stack, jobs: Jobs) -> None:
         for number in range(TRAININGS)
     ]
     killed = set()
-    for kind in rng.choices([*PROCESSES, CONTAINER], k=KILLS):
+    for kind in rng.sample([*PROCESSES, CONTAINER] * EACH, k=KILLS):
         before, more = [lines(jobs, job_id) for job_id in started], rng.randrange(1, 12)
         wait_for(
             lambda before=before, more=more: any(
