@@ -150,8 +150,12 @@ test-gpu: .venv/dev  ## Test this machine's GPUs and report what was seen (STACK
 bench: .venv/dev  ## Compare the running stack with what it is built on (ROWS="name ...", PAIRS=5, TEAM=name: as a person of it, QUICK=1 does not judge)
 	PYTHONPATH=tests/stack .venv/bin/python tests/bench/bench.py $(if $(QUICK),--quick) $(if $(ROWS),--rows $(ROWS)) $(if $(PAIRS),--pairs $(PAIRS)) $(if $(TEAM),--team $(TEAM))
 
-nightly: .venv/light/ready .venv/dev  ## Run the long tests, which CI leaves out (about four hours on two cores with nothing else to do)
-	$(MAKE) --keep-going nightly-unit nightly-embedded nightly-stack
+nightly: .venv/light/ready .venv/dev  ## Run the long tests, which CI leaves out (three to four hours on two cores with nothing else to do)
+	$(MAKE) --keep-going --jobs=2 nightly-host nightly-stack
+
+# Beside the stack's tests, which leave a third of two cores idle.
+nightly-host:
+	$(MAKE) nightly-unit; first=$$?; $(MAKE) nightly-embedded && exit $$first
 
 nightly-stack:
 	tests/stack/run.sh -m nightly $(PYTEST) tests/stack; first=$$?; \
@@ -197,4 +201,4 @@ LIGHT_LOCKS = images/platform/requirements.txt tests/requirements.txt tests/unit
 	.venv/bin/uv pip install --quiet --python .venv/light $(EDITABLE)
 	@touch $@
 
-.PHONY: help demo env build up bundle unbundle down status doctor logs data smoke ci backup restore rotate host-token join hosts remove-host leave prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench nightly nightly-stack nightly-unit nightly-embedded tutorial lock
+.PHONY: help demo env build up bundle unbundle down status doctor logs data smoke ci backup restore rotate host-token join hosts remove-host leave prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench nightly nightly-host nightly-stack nightly-unit nightly-embedded tutorial lock
