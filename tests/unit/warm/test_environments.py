@@ -17,6 +17,9 @@ from mlplatform_warm import client
 from mlplatform_warm.ray import node, setup_worker
 from mlplatform_warm.variables import OF_DRIVERS
 
+NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}
+"""Otherwise the second run of a program would load what the first one has compiled."""
+
 SHOW = """
 import importlib.metadata, multiprocessing, os, site, subprocess, sys, sysconfig, added
 if __name__ == "__main__":
@@ -32,7 +35,7 @@ if __name__ == "__main__":
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
     """A template for all tests."""
-    with running_template(tmp_path_factory.mktemp("warm") / "sockets") as running:
+    with running_template(tmp_path_factory.mktemp("warm") / "sockets", {**inherited(), **NO_BYTECODE}) as running:
         running.log.touch()
         yield running
 
@@ -53,7 +56,7 @@ def environment(tmp_path: Path) -> Path:
 
 def activated(environment: Path, variables: Mapping[str, str]) -> dict[str, str]:
     path = f"{environment / 'bin'}:{variables['PATH']}"
-    return {**variables, "PYTHONDONTWRITEBYTECODE": "1", "VIRTUAL_ENV": str(environment), "PATH": path}
+    return {**variables, **NO_BYTECODE, "VIRTUAL_ENV": str(environment), "PATH": path}
 
 
 def assert_same(warm: Warm, environment: Path, program: Path, cold: str | None) -> str:
