@@ -1,4 +1,4 @@
-"""Errors of the gateway, a branch of `mlplatform.errors`, each with the HTTP status of the response."""
+"""Errors of the gateway, a branch of `mlplatform.errors`, with the HTTP status of the response where there is one."""
 
 from mlplatform.errors import JobError, PlatformError, StorageError
 
@@ -33,7 +33,7 @@ class NotResumableError(JobError):
 
 
 class DependencyError(JobError):
-    """No job can start after the one that a new job names."""
+    """A new job is to start after one that does not exist or cannot succeed."""
 
     status = 409
 
@@ -43,7 +43,7 @@ REJECTS = "Ray rejects the job"
 
 
 class RefusedError(JobError):
-    """Ray rejects the job, and a retry would not help."""
+    """The job cannot be started, and a retry would not help."""
 
 
 class PackageError(StorageError):
@@ -83,7 +83,7 @@ class PersonError(PlatformError):
 
 
 class NoSuchNameError(PersonError):
-    """No person, team or token has the name."""
+    """No person, member, team, token or secret has the name."""
 
     status = 404
 
@@ -95,7 +95,7 @@ class NameTakenError(PersonError):
 
 
 class TeamInUseError(PersonError):
-    """The removal of a team has consequences that nobody has confirmed."""
+    """The removal of a team affects people or jobs, and the request does not confirm that."""
 
     status = 409
 

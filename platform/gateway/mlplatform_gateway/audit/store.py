@@ -29,7 +29,7 @@ class Actor:
 
     Attributes:
         principal: owner of the credential.
-        kind: credential that was used: `token`, `session`, or `job <id>` for the token of an attempt of that job.
+        kind: credential that was used: `token`, `code`, `session`, or `job <id>` for the token of an attempt of it.
         address: of the client's end of the connection.
     """
 

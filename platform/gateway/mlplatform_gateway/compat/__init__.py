@@ -1,1 +1,1 @@
-"""Private names of other libraries, each with the version seen and the reason."""
+"""Code that uses private names of MLflow and uvicorn, each with the version seen and the reason."""

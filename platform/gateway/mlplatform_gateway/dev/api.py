@@ -45,7 +45,7 @@ def routes(head: RayHead, audit: AuditLog, people: People, visits: pages.Visits)
 
     @router.post("/platform/jobs/{job_id}/lab", response_model=Page, responses=errors(404, 409))
     async def lab(request: Request, job: _Job) -> Page:
-        """Begin a visit of JupyterLab in a running job, whose address a browser can open once, within a minute."""
+        """Return an address of JupyterLab in a running job, which a browser can open once, within a minute."""
         await people.check_shells(job.team)
         running(job)
         address = visits.begin(job.id, credential_in(request.scope), pages.name_beside(request))

@@ -1,4 +1,4 @@
-"""Connections into running jobs: an agent of Ray makes an SSH connection of a request of ours."""
+"""Connections into running jobs: Ray's agent on the node turns an HTTP request into an SSH connection."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PART_BYTES = 1 << 16
 
 @asynccontextmanager
 async def shell(head: RayHead, job: JobRow, key: str, rank: int | None = None) -> AsyncIterator[Any]:
-    """Yield a connection to an SSH server in a job, a network stream of httpx.
+    """Yield a network stream (httpx) to an SSH server in a job.
 
     Args:
         key: public key of the client.
         rank: of the job's training; None for its entry point.
 
     Raises:
-        NoShellError: the job does not run, or no training that runs has the rank.
+        NoShellError: the job does not run, or its running training has no such rank.
         UnreachableError: Ray's head or the node's agent is unavailable.
     """
     attempt = running(job)

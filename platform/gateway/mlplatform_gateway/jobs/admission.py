@@ -26,7 +26,7 @@ _MOST_SCHEDULES = 20
 
 
 class Admission(Store):
-    """Checks of disks, of the upper limits of waiting jobs, and of the nodes."""
+    """Checks of disks, of limits (waiting jobs, schedules, the GPU hours of a token), and of nodes."""
 
     def __init__(self, services: Services, disks: Disks) -> None:
         super().__init__(services.store.engine)
@@ -43,8 +43,8 @@ class Admission(Store):
         Raises:
             DiskFullError: a disk has too little room.
             ForbiddenError: the token with which it is submitted has used its GPU hours.
-            QueueFullError: the owner or the team has as many waiting jobs as allowed.
-            CapacityError: no node can ever run it, and it does not wait for one that can.
+            QueueFullError: the owner or the team has as many waiting jobs or schedules as allowed.
+            CapacityError: the nodes can never run it, and it does not wait for one that can.
             UnreachableError: the database is unavailable.
         """
         await self._disks.check()
@@ -57,7 +57,7 @@ class Admission(Store):
         """Return what a job has to wait for; None if it fits now.
 
         Raises:
-            CapacityError: it can never run on the nodes that run entry points.
+            CapacityError: the nodes can never provide what its entry point or its workers request.
             UnreachableError: no node is known.
         """
         nodes = await self._cluster.nodes()
@@ -76,6 +76,7 @@ class Admission(Store):
         """Reject a job that would exceed a limit; jobs that are submitted at the same moment may exceed it together.
 
         Raises:
+            ForbiddenError: the token has used its GPU hours.
             QueueFullError: the team or the person has as many waiting jobs or schedules as allowed.
         """
         _check_token(session, job)

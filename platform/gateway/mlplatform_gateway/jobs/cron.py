@@ -16,17 +16,17 @@ _FIELD = re.compile(r"([\d*/,#-]|[A-Za-z]{3})+", re.ASCII)
 """Digits, names and signs. croniter also reads random and hashed times, which differ from one call to the next."""
 
 _FORMER = timedelta(hours=3)
-"""Time after which a clock no longer differs from its zone's, because it was changed by less than this."""
+"""A clock is never changed by more than this, so that an earlier change no longer matters."""
 
 _SKIPPED = timedelta(hours=1)
-"""Longest time that a clock skips."""
+"""Longest time that a clock skips for summer time."""
 
 
 def next_after(expression: str, zone: str, moment: datetime) -> datetime:
     """Return the first time of a schedule after a moment, in UTC.
 
-    Each time on the clock counts once: of an hour that is repeated, the first; one that is skipped comes later by as
-    much. croniter gets no time zone, because its results in these hours depend on where it starts.
+    Each time on the clock counts once: of a repeated hour, the first pass counts, and a skipped time moves later by the
+    length of the skip. croniter gets no time zone, because its results in these hours depend on where it starts.
 
     Raises:
         JobError: the expression or the zone is invalid, or there is no such time.

@@ -28,7 +28,7 @@ _FINISHED = "Job finished successfully."
 _STRANDED_SECONDS = 60.0
 
 _STOP_START_SECONDS = 5.0
-"""Time in which Ray must follow a stop of an attempt that has not started: a start in a made environment takes 3 s."""
+"""Time in which Ray must follow a stop of an attempt that has not started: with an existing environment, 3 s."""
 
 _log = logging.getLogger(__name__)
 
@@ -79,8 +79,8 @@ class Finisher:
     async def give_up(self, job: JobRow, attempt: AttemptRow, ray: dict[str, Any], reason: str) -> None:
         """End an attempt whose start hangs as failed, or as stopped if that was requested; may be repeated.
 
-        Ray's API can end no process that has not started. The requested stop waits for it instead: should the process
-        start after all, it stops at once.
+        Ray's API cannot stop a process that has not started. Ray keeps the request: should the process start after all,
+        it stops at once.
         """
         await self._services.head.stop(attempt.ray_submission_id)
         await self._fail(job, attempt, Verdict(Outcome.FAILED, reason), ray)
@@ -114,7 +114,7 @@ class Finisher:
         try:
             finished = await anyio.to_thread.run_sync(notice.finished, job.id, attempt.number)
         except StorageError as error:
-            # Else the attempt would not end: a rejected request is rejected again.
+            # Otherwise the attempt would never end: the storage rejects a repeated request, too.
             _log.warning("%s", error)
             finished = False
         return Verdict(Outcome.SUCCEEDED, _FINISHED, exit_code=0) if finished else after_notice(verdict, leaving)
@@ -144,7 +144,7 @@ def has_checkpoint(job_id: str) -> bool:
 
 
 class HangingStarts:
-    """Memory of when each pending attempt was examined, and first seen with a requested stop, by its id at Ray.
+    """Times at which each pending attempt, by its id at Ray, was last examined, and first seen with a requested stop.
 
     It is kept until the process ends: few attempts are pending for so long.
 
@@ -158,7 +158,7 @@ class HangingStarts:
         self._stopped: dict[str, float] = {}
 
     def reason(self, job: JobRow, attempt: AttemptRow) -> str | None:
-        """Return why a pending attempt is not waited for any longer; None if it is."""
+        """Return why to give up a pending attempt; None to keep waiting."""
         if (now() - attempt.created).total_seconds() > self._start_seconds:
             return (
                 f"Ray did not start the job within {self._start_seconds:g} s (JOB_START_SECONDS); check its packages "

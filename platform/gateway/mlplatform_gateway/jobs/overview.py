@@ -16,14 +16,14 @@ from mlplatform_gateway.jobs.states import Outcome, State
 from mlplatform_gateway.jobs.submission import requested
 
 SHOWN = 50
-"""Jobs that are shown per list; a person does not read more."""
+"""Jobs that are shown per list, and as many that come later; a person does not read more."""
 
 ENDED_SHOWN = 20
 
 _LATER = [state for state in State if state.comes_later]
 
 RUNNING = ("job_id", "attempt", "user", "ray_job_id", "node")
-"""Labels of a running attempt. By Ray's id of the driver, Ray labels its own metrics; the node is the driver's."""
+"""Labels of a running attempt. Ray labels its own metrics with the driver's id at Ray. The node is the driver's."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ShownJobs:
 
     Attributes:
         running: in the order of arrival; jobs that Ray starts at this moment included.
-        waiting: those that were named to the reader, then others, then held ones and schedules, each in the order of
+        waiting: those in `first`, then others in the queue, then held ones and schedules, each in the order of
             arrival.
         ended: the latest first.
         counts: number of all open jobs by state.
@@ -90,7 +90,7 @@ class JobOverview(Store):
 
     @transaction
     def later(self, session: Session, job_id: str | None = None) -> Sequence[JobRow]:
-        """Return held jobs and schedules in the order of arrival, at most 1,000; or one job, if it is such a one."""
+        """Return held jobs and schedules in the order of arrival, at most 1,000; or one job, if it is one of them."""
         found = select(JobRow).where(JobRow.ended.is_(None), JobRow.state.in_(_LATER)).order_by(JobRow.sequence)
         return session.scalars((found.where(JobRow.id == job_id) if job_id else found).limit(MOST_ENTRIES)).all()
 

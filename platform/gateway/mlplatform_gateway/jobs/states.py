@@ -4,7 +4,7 @@
        ^                  |                         |----own fault, or at its limit--> FAILED
        |                  |                         |----stop-------> STOPPED
        +------------------+-- asked to leave, or lost or failed -----+
-                                 with restarts left
+                              with restarts left
 
     STOPPED, FAILED --resumed--> WAITING
     HELD --all jobs before it have succeeded--> WAITING
@@ -40,7 +40,7 @@ class State(StrEnum):
 
     @property
     def waits(self) -> bool:
-        """True if nothing of the job runs; it is started as soon as it fits."""
+        """True if the job is in the queue: it starts as soon as it fits."""
         return self is State.WAITING
 
     @property
@@ -170,7 +170,7 @@ def judge(ray: Mapping[str, Any] | None, node_dead: bool = False, unavailable: S
 def after_notice(verdict: Verdict, leaving: Leaving | None) -> Verdict:
     """Return the verdict on an attempt that was asked to leave: if it was stopped or has failed, it has left.
 
-    One at its limit, or at fault, has failed: PREEMPTED is the outcome of an attempt after which its job continues.
+    At its limit, or at fault, it has failed: PREEMPTED is the outcome of an attempt after which its job continues.
     """
     if leaving is None or verdict.refused or verdict.outcome not in (Outcome.STOPPED, Outcome.FAILED):
         return verdict
@@ -182,7 +182,7 @@ def next_state(verdict: Verdict, count: RestartCounts, stop_requested: bool, res
     """Return the transition of a job whose attempt has ended.
 
     Args:
-        count: without the ended attempt.
+        count: attempts include the ended one; losses and failures do not.
         stop_requested: a user has requested to stop the job.
         resumes: a restart continues from a checkpoint; otherwise from the beginning.
     """
