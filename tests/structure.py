@@ -54,7 +54,7 @@ BUDGETS = [
     Budget("files in secrets/", 34, 32),
     Budget("verbs of make", 37, 38),
     Budget("commands of mlplatform", 69, 60),
-    Budget("bytes of Markdown", 114_000, 110_000),
+    Budget("bytes of Markdown", 114_500, 110_000),
 ]
 """A commit that raises a bound says why."""
 

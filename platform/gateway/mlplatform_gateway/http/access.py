@@ -149,6 +149,6 @@ def require(scope: Scope, verb: Verb, job: JobRow) -> None:
     """
     principal = principal_of(scope)
     if changes_by_session(scope) and relation(principal, job.person, job.team) is not Relation.OWNER:
-        raise ForbiddenError(f"Buttons are for jobs of one's own; for job {job.id}, use `mlplatform {verb} {job.id}`.")
+        raise ForbiddenError(f"Buttons are for jobs of one's own; for job {job.id}, use the command line.")
     if not may(principal, verb, job.person, job.team):
         raise ForbiddenError(refusal(principal, verb, job.id, job.person, job.team))
