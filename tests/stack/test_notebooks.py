@@ -148,6 +148,8 @@ def test_ctrl_c_leaves_waiting_job_submitted(stack: Stack, terminal: Terminal) -
     terminal.press(f'ray job submit {options} --metadata-json \'{{"wait_for_capacity": "true"}}\' -- true\r')
     terminal.shown_until("submitted successfully")
     terminal.press("\x03")
+    # The shell may discard what is typed before it has the terminal back.
+    terminal.shown_until("Aborted!")
     terminal.typed("true")
     with stack.ray as gateway:
         try:
