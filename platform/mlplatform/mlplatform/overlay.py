@@ -44,7 +44,9 @@ def create(folder: Path) -> None:
 
     venv.EnvBuilder(symlinks=True).create(folder)
     # Of a folder that a line only names, Python would not execute the .pth files, which have the platform's hooks.
-    behind = "".join(f"import site; site.addsitedir({path!r})\n" for path in site.getsitepackages())
+    # Debian's Python names folders that do not exist, which would be added to its path.
+    folders = (path for path in site.getsitepackages() if Path(path).is_dir())
+    behind = "".join(f"import site; site.addsitedir({path!r})\n" for path in folders)
     (own_packages(folder) / "image.pth").write_text(behind)
     for program in Path(sys.prefix, "bin").iterdir():
         if program.is_file() and program.stat().st_size < _PROGRAM_BYTES:
